@@ -1,0 +1,1 @@
+"""What the engine would do: checkpoint facts, GPU facts, predicates, resolver, trace."""

@@ -1,0 +1,87 @@
+"""The facts a resolution starts from: frozen, plain, with no engine in them.
+
+M = tokens, N = output features, K = input features. Capabilities are integers: 89 is 8.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+class Tensor(NamedTuple):
+    """One tensor of a safetensors header: dtype as the format spells it ("BF16", "F8_E4M3")."""
+
+    dtype: str
+    shape: tuple[int, ...] | None = None
+
+
+class Note(NamedTuple):
+    """Something a reader noticed that is not an error: it becomes a finding."""
+
+    id: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a model folder, config.json, hub repository or mapping says, before any engine reads it.
+
+    `tensors` is None when no safetensors header could be read (a lone config.json);
+    `file_bytes` is the sum of the weight files' sizes, None when unknown.
+    """
+
+    name: str
+    origin: str
+    config: Mapping[str, Any]
+    side_files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] | None = None
+    file_bytes: int | None = None
+    fetched_bytes: int = 0
+    revision: str | None = None
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def text_config(self) -> Mapping[str, Any]:
+        """Return the language model's part of the config: `text_config` of wrappers, else all."""
+        text = self.config.get("text_config")
+        return text if isinstance(text, Mapping) else self.config
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the engine would see it.
+
+    `memory_bytes` is what the driver reports as total (`memory_kind` "driver"), or the label times
+    10^9 or 2^30 when no driver figure is known ("label"), or None.
+    """
+
+    name: str
+    capability: int
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_kind: str | None = None
+    id: str | None = None
+    origin: str = "catalogue"
+
+    @property
+    def capability_text(self) -> str:
+        """Return the compute capability as people write it: "8.9"."""
+        return f"{self.capability // 10}.{self.capability % 10}"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The engine's command line and environment, as far as it changes selection or memory."""
+
+    tp: int = 1
+    dtype: str = "auto"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
+    linear_backend: str = "auto"
+    moe_backend: str | None = None
+    allow_deprecated_quantization: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    libs: Mapping[str, bool | None] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Does it fit, and what would be better: weights, KV cache, budget."""

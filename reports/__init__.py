@@ -1,0 +1,1 @@
+"""How it is told: views (plain data), text tables, JSON schemas."""

@@ -1,0 +1,17 @@
+"""Which schema each table follows: the first folder of its name decides."""
+
+from __future__ import annotations
+
+from quantplan.tables.errors import TableError
+from quantplan.tables.schema import Row
+
+
+def document_row(name: str) -> Row:
+    """Return the schema of table NAME; raise TableError when no schema claims it."""
+    folder = name.split("/")[0]
+    if folder == "gpus":
+        from quantplan.tables.gpu_rows import GPU_DOCUMENT
+
+        return GPU_DOCUMENT
+    raise TableError(f"tables/{name}.yaml: no schema for folder {folder!r}",
+                     hint="Add one to tables/documents.py.")

@@ -1,0 +1,79 @@
+"""Tables as plain data: compiled JSON when it is fresh, else the YAML, checked against its schema.
+
+YAML is the truth; `tables/compiled/*.json` is the same content in a form that loads fifty times
+faster. A compiled file carries the CRC-32 of the YAML it was made from and is ignored when that
+does not match, so an edited table takes effect at once (lint refuses a stale compiled file).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from functools import lru_cache
+from typing import Any
+
+from quantplan.tables.errors import TableError
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+@lru_cache(maxsize=None)
+def read_table(name: str) -> Any:
+    """Return the content of `tables/NAME.yaml` as dicts and lists; raise TableError if it is bad."""
+    source = _read_bytes(os.path.join(FOLDER, name + ".yaml"))
+    compiled = _fresh_compiled(name, zlib.crc32(source))
+    return compiled if compiled is not None else parse_table(name, source)
+
+
+def table_names() -> list[str]:
+    """Return every table's name (path under tables/, without .yaml), sorted."""
+    found = []
+    for folder, _, files in os.walk(FOLDER):
+        for file in files:
+            if file.endswith(".yaml"):
+                path = os.path.relpath(os.path.join(folder, file), FOLDER)
+                found.append(path[: -len(".yaml")].replace(os.sep, "/"))
+    return sorted(found)
+
+
+def parse_table(name: str, source: bytes) -> Any:
+    """Parse YAML bytes strictly and check them against the schema of table NAME."""
+    from quantplan.tables.documents import document_row
+    from quantplan.tables.schema import check
+    from quantplan.tables.strict_yaml import load_strict
+
+    where = f"tables/{name}.yaml"
+    value = load_strict(source, where)
+    check(value, document_row(name), where)
+    return value
+
+
+def compile_table(name: str) -> str:
+    """Return the compiled JSON text of table NAME."""
+    source = _read_bytes(os.path.join(FOLDER, name + ".yaml"))
+    content = {"crc32": zlib.crc32(source), "table": parse_table(name, source)}
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def compiled_path(name: str) -> str:
+    """Return where the compiled form of table NAME lies."""
+    return os.path.join(FOLDER, "compiled", name.replace("/", "__") + ".json")
+
+
+def _fresh_compiled(name: str, crc32: int) -> Any:
+    try:
+        with open(compiled_path(name), encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return content.get("table") if content.get("crc32") == crc32 else None
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise TableError(f"table {os.path.relpath(path, FOLDER)} cannot be read",
+                         found=error.strerror or str(error)) from None
