@@ -1,0 +1,181 @@
+"""The ordered candidate list: order it as the engine does, evaluate every entry, take the first pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check, Facts, evaluate, fill
+from quantplan.dispatch.trace import Alternative, Candidate, Selection, Step
+
+Row = Mapping[str, Any]
+
+
+def walk(table: Row, family_id: str, facts: Facts) -> Selection:
+    """Return the selection of family `family_id` of an engine table for one layer's `facts`.
+
+    `facts` must hold every fact named by the family's kernels, plus `flag.linear_backend` and
+    `env.VLLM_DISABLED_KERNELS` (a tuple of class names).
+    """
+    family = table["families"][family_id]
+    names, steps = order(table, family, facts)
+    candidates = [_candidate(table, family, name, facts) for name in names]
+    chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
+    candidates = _mark_considered(candidates, chosen)
+    return Selection(
+        family_id, chosen, tuple(candidates), tuple(steps),
+        _alternatives(candidates, chosen),
+        None if chosen else _no_kernel(family, candidates),
+    )
+
+
+def order(table: Row, family: Row, facts: Facts) -> tuple[list[str], list[Step]]:
+    """Return the family's kernel names in the order the engine tries them, and why it changed."""
+    names: list[str] = list(family["kernels"])
+    steps: list[Step] = []
+    promotion = table["promotion"]
+    if facts["gpu.capability"] in promotion["capabilities"]:
+        names = _promote(names, promotion, steps)
+    return _filter_backend(table, family, names, facts["flag.linear_backend"], steps), steps
+
+
+def _promote(names: list[str], promotion: Row, steps: list[Step]) -> list[str]:
+    first = next((n for n in names if promotion["move"] in n), None)
+    before = next((n for n in names if promotion["before"] in n), None)
+    if first is None or before is None or names.index(first) < names.index(before):
+        return names
+    rest = [n for n in names if n != first]
+    rest.insert(rest.index(before), first)
+    steps.append(Step("Reordered", f"{first} before {before}", promotion["because"],
+                      promotion["source"]))
+    return rest
+
+
+def _filter_backend(
+    table: Row, family: Row, names: list[str], backend: str, steps: list[Step]
+) -> list[str]:
+    if backend == "auto" or not family.get("backend_filter", True):
+        return names
+    source = table["linear_backend_source"]
+    kept = [n for n in names if n in table["linear_backends"].get(backend, ())]
+    if not kept:
+        steps.append(Step("Filtered", "nothing", f"--linear-backend {backend} has no kernel for "
+                          "this layer type; the whole list is tried", source))
+        return names
+    steps.append(Step("Filtered", f"only {', '.join(kept)}", f"--linear-backend {backend}", source))
+    return kept
+
+
+def _candidate(table: Row, family: Row, name: str, facts: Facts) -> Candidate:
+    kernel = table["kernels"][name]
+    disabled = _disabled(name, facts, table["disabled_source"])
+    checks = (disabled, *_checks(table, family, name, facts)) if disabled else _checks(
+        table, family, name, facts)
+    verdict = _verdict(checks)
+    source = f"{kernel['file']}:{name}"
+    reason = None
+    if verdict != PASS:
+        reason = _reason(table, family, name, checks, facts, disabled is not None)
+    return Candidate(name, verdict, tuple(checks), source, reason)
+
+
+def _disabled(name: str, facts: Facts, source: str) -> Check | None:
+    names = facts["env.VLLM_DISABLED_KERNELS"]
+    if name not in names:
+        return None
+    return Check(f"{name}.disabled", FAIL, f"env.VLLM_DISABLED_KERNELS names {name}", source,
+                 fact="env.VLLM_DISABLED_KERNELS")
+
+
+def _checks(table: Row, family: Row, name: str, facts: Facts) -> tuple[Check, ...]:
+    kernel = table["kernels"][name]
+    found: list[Check] = []
+    for phase in ("supported", "implement"):
+        for part in (name, kernel.get("base"), kernel.get("fallback")):
+            if part is not None:
+                found += phase_checks(table["kernels"][part], part, phase, facts)
+    return tuple(found)
+
+
+def phase_checks(kernel: Row, name: str, phase: str, facts: Facts) -> list[Check]:
+    """Return the checks of one phase ("supported", "implement") of one kernel class."""
+    symbol = {"supported": "is_supported", "implement": "can_implement"}[phase]
+    source = f"{kernel['file']}:{name}.{symbol}"
+    found = []
+    if phase == "supported" and "min_capability" in kernel:
+        row = {"fact": "gpu.capability", "min": kernel["min_capability"]}
+        source = f"{kernel['file']}:{name}.get_min_capability"
+        found.append(evaluate(row, facts, name, source))
+    found += [evaluate(row, facts, name, source) for row in kernel.get(phase, ())]
+    return [check for check in found if check is not None]
+
+
+def _verdict(checks: tuple[Check, ...]) -> str:
+    verdicts = {check.verdict for check in checks}
+    return FAIL if FAIL in verdicts else UNKNOWN if UNKNOWN in verdicts else PASS
+
+
+def _reason(
+    table: Row, family: Row, name: str, checks: tuple[Check, ...], facts: Facts, disabled: bool
+) -> str:
+    texts = family["texts"]
+    kernel = table["kernels"][name]
+    words = {"kernel": name, "minimum": str(kernel.get("min_capability")),
+             "capability": str(facts["gpu.capability"])}
+    if disabled:
+        return _fill_words(texts["disabled"], words)
+    first = next(check for check in checks if check.verdict != PASS)
+    if first.says is None and "min_capability" in kernel:
+        return _fill_words(texts["capability"], words)
+    words["reason"] = _engine_words(table, kernel, facts) or first.says or first.text
+    return _fill_words(texts["reason"], words)
+
+
+def _engine_words(table: Row, kernel: Row, facts: Facts) -> str | None:
+    """Return a two-part kernel's combined reason: both parts are asked, phase by phase
+    (kernels/linear/scaled_mm/BlockScaledMMLinearKernel.py:Fp8BlockScaledDynamicMMLinearKernel)."""
+    if "base" not in kernel:
+        return None
+    for phase, verb in (("supported", "is not supported"), ("implement", "cannot implement")):
+        parts = []
+        for role in ("base", "fallback"):
+            part = kernel[role]
+            says = _first_failure(phase_checks(table["kernels"][part], part, phase, facts))
+            if says:
+                parts.append(f"{role} {verb} due to {says}")
+        if parts:
+            return "; ".join(parts)
+    return None
+
+
+def _first_failure(checks: list[Check]) -> str | None:
+    return next((check.says for check in checks if check.verdict != PASS), None)
+
+
+def _fill_words(template: str, words: dict[str, str]) -> str:
+    return fill(template, words)
+
+
+def _mark_considered(candidates: list[Candidate], chosen: str | None) -> list[Candidate]:
+    if chosen is None:
+        return candidates
+    position = next(i for i, c in enumerate(candidates) if c.kernel == chosen)
+    return [c._replace(considered=i <= position) for i, c in enumerate(candidates)]
+
+
+def _alternatives(candidates: list[Candidate], chosen: str | None) -> tuple[Alternative, ...]:
+    """Return the candidates before the chosen one that only unknown facts hold back."""
+    found = []
+    for candidate in candidates:
+        if candidate.kernel == chosen:
+            break
+        if candidate.verdict == UNKNOWN:
+            facts = tuple(c.fact for c in candidate.checks if c.verdict == UNKNOWN)
+            found.append(Alternative(candidate.kernel, facts))
+    return tuple(found)
+
+
+def _no_kernel(family: Row, candidates: list[Candidate]) -> str:
+    header = ("Failed to find a kernel that can implement the "
+              f"{family['label']} linear layer. Reasons: \n")
+    return header + "\n".join(c.reason or "" for c in candidates)

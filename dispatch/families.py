@@ -1,0 +1,125 @@
+"""From a checkpoint's config to the engine's layers: whole-model sizes, before any sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.facts import Checkpoint
+from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.family_rows import families_by_architecture
+
+
+class Leaf(NamedTuple):
+    """One checkpoint module, whole: n output features, k input features (None for a vector)."""
+
+    name: str
+    n: int
+    k: int | None
+
+
+class Module(NamedTuple):
+    """One engine module: its path (with * for the layer index), class, split and leaves."""
+
+    path: str
+    module: str
+    split: str
+    bias: bool
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def per_layer(self) -> bool:
+        """Return whether there is one of these in every decoder layer."""
+        return "*" in self.path
+
+    def leaf_path(self, leaf: str) -> str:
+        """Return the checkpoint module path of `leaf`, with * for the layer index."""
+        return ".".join((*self.path.split(".")[:-1], leaf)) if "." in self.path else leaf
+
+
+class Structure(NamedTuple):
+    """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'."""
+
+    architecture: str
+    family: str
+    model_type: str
+    num_layers: int
+    sizes: Mapping[str, int]
+    tied: bool
+    modules: tuple[Module, ...]
+    packed: Mapping[str, tuple[str, ...]]
+    hidden_act: str
+    accepted_acts: tuple[str, ...]
+    source: str
+
+
+def model_structure(checkpoint: Checkpoint) -> Structure:
+    """Return the structure of a checkpoint's language model.
+
+    Raises NotKnownError for an architecture without a family row, CheckpointError for a config
+    that lacks a size.
+    """
+    config = checkpoint.config
+    architecture = _architecture(config)
+    family = families_by_architecture()[architecture]
+    sizes = model_sizes(config, family)
+    modules = tuple(_module(row, sizes, config, family) for row in family["modules"])
+    packed = {m.path.split(".")[-1]: tuple(leaf.name for leaf in m.leaves)
+              for m in modules if len(m.leaves) > 1}
+    return Structure(
+        architecture, family["id"], str(config.get("model_type", "")),
+        sizes["num_hidden_layers"], sizes, bool(config.get("tie_word_embeddings", False)),
+        modules, packed, str(config.get("hidden_act", "silu")), tuple(family["hidden_act"]),
+        family["source"],
+    )
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    known = families_by_architecture()
+    named = config.get("architectures") or []
+    model_type = config.get("model_type")
+    if not named:
+        by_type = {t: a for f in known.values() for t, a in f["model_types"].items()}
+        named = [by_type[model_type]] if model_type in by_type else []
+    for architecture in named:
+        if architecture in known:
+            return str(architecture)
+    what = ", ".join(named) or f"model_type {model_type}"
+    raise NotKnownError(f"no family row for the architecture {what}",
+                        wanted="one of " + ", ".join(sorted(known)),
+                        hint="Its layers are not guessed; a row in tables/families/ teaches it.")
+
+
+def model_sizes(config: Mapping[str, Any], family: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes that family rows name: heads, head_dim, q_size, kv_size and the config's."""
+    sizes = {name: _size(config, name) for name in (
+        "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+        "vocab_size")}
+    heads = sizes["num_attention_heads"]
+    sizes["num_key_value_heads"] = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") if family["head_dim"] == "config_or_derived" else None
+    head_dim = head_dim or family.get("default_head_dim") or sizes["hidden_size"] // heads
+    sizes["head_dim"] = head_dim
+    sizes["q_size"] = heads * head_dim
+    sizes["kv_size"] = sizes["num_key_value_heads"] * head_dim
+    return sizes
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise CheckpointError(f"config.json: {name}", wanted="a positive integer",
+                              found="nothing" if value is None else repr(value))
+    return value
+
+
+def _module(
+    row: Mapping[str, Any], sizes: Mapping[str, int], config: Mapping[str, Any],
+    family: Mapping[str, Any],
+) -> Module:
+    leaves = tuple(
+        Leaf(leaf["name"], sizes[leaf["n"]], sizes[leaf["k"]] if "k" in leaf else None)
+        for leaf in row["leaves"])
+    rule = family["biases"][row["bias"]] if "bias" in row else ()
+    bias = any(field == "always" or bool(config.get(field)) for field in rule)
+    return Module(row["path"], row["module"], row["split"], bias, leaves)

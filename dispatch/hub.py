@@ -1,0 +1,205 @@
+"""A model on the hub, through huggingface_hub: configs whole, of the weights the headers alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    build_hf_headers,
+    disable_progress_bars,
+    enable_progress_bars,
+    hf_raise_for_status,
+    http_stream_backoff,
+)
+
+from quantplan.dispatch.config_file import CONFIG, parse_json
+from quantplan.dispatch.facts import Checkpoint, Note, Tensor
+from quantplan.dispatch.hub_errors import is_unreachable, refusal
+from quantplan.dispatch.regular_file import read_bytes
+from quantplan.dispatch.safetensors_header import HEADER_LIMIT_BYTES, LENGTH_BYTES, read_header
+from quantplan.dispatch.store import Folder, read_store
+from quantplan.dispatch.weight_files import CONSOLIDATED_INDEX, INDEX
+from quantplan.tables.errors import CheckpointError, QuantplanError
+
+# huggingface_hub's own first request: 97 % of headers are shorter.
+# Source: huggingface_hub 2.4.0 HfApi.parse_safetensors_file_metadata.
+FIRST_BYTES = 100_000
+REQUESTS_AT_ONCE = 8
+RETRIES = 2
+RETRIED_STATUS = (500, 502, 503, 504)
+
+
+def read_hub(repo_id: str, revision: str | None = None) -> Checkpoint:
+    """Return the facts of a hub repository; `fetched_bytes` counts what came over the network.
+
+    Cache, token, HF_ENDPOINT and HF_HUB_OFFLINE are huggingface_hub's. When the hub is not reached,
+    a cached snapshot answers, with a note. Raises CheckpointError: not found, gated, not reached,
+    or what a local folder would raise. Errors are raised without their cause: the client's own
+    may quote the token.
+    """
+    try:
+        return _read_online(repo_id, revision)
+    except QuantplanError:
+        raise
+    except Exception as error:
+        if is_unreachable(error) and (cached := _read_cached(repo_id, revision)) is not None:
+            return cached
+        told = refusal(error, repo_id, revision)
+        if told is None:
+            raise
+        raise told from None
+
+
+def _read_online(repo_id: str, revision: str | None) -> Checkpoint:
+    repository = Repository(repo_id, revision)
+    found = read_store(repository, name=repo_id, origin="hub", revision=repository.revision)
+    return replace(found, fetched_bytes=repository.fetched_bytes)
+
+
+def _read_cached(repo_id: str, revision: str | None) -> Checkpoint | None:
+    """Return what the cached snapshot says, None when its config was never fetched."""
+    config = try_to_load_from_cache(repo_id, CONFIG, revision=revision)
+    if not isinstance(config, str):
+        return None
+    folder = Folder(os.path.dirname(config))
+    if not any(name.endswith(".safetensors") for name in folder.names):
+        # An earlier online read leaves the index in the cache but no shard: nothing is missing.
+        folder.names -= {INDEX, CONSOLIDATED_INDEX}
+    commit = os.path.basename(folder.where)
+    found = read_store(folder, name=repo_id, origin="hub-cache", revision=commit)
+    note = Note("hub-not-reached", f"the hub was not reached; revision {commit} is from the cache")
+    return replace(found, notes=(note, *found.notes))
+
+
+class Repository:
+    """A hub repository at one commit as a store."""
+
+    def __init__(self, repo_id: str, revision: str | None) -> None:
+        info = HfApi().model_info(
+            repo_id, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+        self.where = repo_id
+        self.revision = info.sha
+        self.sizes_bytes = {
+            file.rfilename: file.size for file in info.siblings or () if "/" not in file.rfilename
+        }
+        self.names = frozenset(self.sizes_bytes)
+        self.fetched_bytes = 0
+
+    def label(self, name: str) -> str:
+        """Return how errors name a file: repository and file."""
+        return f"{self.where}/{name}"
+
+    def json(self, name: str, limit_bytes: int) -> dict[str, Any]:
+        """Return a file's JSON object, from the cache or fetched into it."""
+        size = self.sizes_bytes[name] or 0
+        if size > limit_bytes:
+            raise CheckpointError(
+                f"{self.label(name)} is too large",
+                wanted=f"at most {limit_bytes:,} bytes",
+                found=f"{size:,} bytes",
+            )
+        path = self._cached(name)
+        if path is None:
+            with _without_progress_bars():
+                path = hf_hub_download(self.where, name, revision=self.revision)
+            self.fetched_bytes += os.path.getsize(path)
+        return parse_json(read_bytes(path, limit_bytes=limit_bytes), self.label(name))
+
+    def size_bytes(self, name: str) -> int | None:
+        """Return a file's size in bytes, as the hub lists it."""
+        return self.sizes_bytes[name]
+
+    def headers(self, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+        """Yield the header of each file, checked as a local one would be."""
+        from concurrent.futures import ThreadPoolExecutor
+        from tempfile import TemporaryDirectory
+
+        shared: dict[Tensor, Tensor] = {}
+        with TemporaryDirectory() as folder, ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            stand_in = os.path.join(folder, "header")
+            for name, head in zip(names, pool.map(self._head, names), strict=True):
+                path = head if isinstance(head, str) else stand_in
+                if isinstance(head, bytes):
+                    self.fetched_bytes += len(head)
+                    _write_sparse(path, head, self.sizes_bytes[name] or 0)
+                yield read_header(path, shared, name=self.label(name))
+
+    def _cached(self, name: str) -> str | None:
+        path = try_to_load_from_cache(self.where, name, revision=self.revision)
+        return path if isinstance(path, str) else None
+
+    def _head(self, name: str) -> str | bytes:
+        """Return the path of a cached file, else the first bytes of a remote one: its header."""
+        if (path := self._cached(name)) is not None:
+            return path
+        head = self._range(name, 0, FIRST_BYTES)
+        end = LENGTH_BYTES + int.from_bytes(head[:LENGTH_BYTES], "little")
+        if len(head) < end <= min(HEADER_LIMIT_BYTES, self.sizes_bytes[name] or 0):
+            head += self._range(name, len(head), end)
+        return head
+
+    def _range(self, name: str, start: int, stop: int) -> bytes:
+        """Return bytes start to stop of a remote file, and note the size that the answer states."""
+        headers = build_hf_headers() | {
+            "Range": f"bytes={start}-{stop - 1}",
+            "Accept-Encoding": "identity",
+        }
+        with http_stream_backoff(
+            "GET",
+            hf_hub_url(self.where, name, revision=self.revision),
+            headers=headers,
+            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+            max_retries=RETRIES,
+            retry_on_status_codes=RETRIED_STATUS,
+        ) as response:
+            if response.status_code >= 400:
+                response.read()
+            hf_raise_for_status(response)
+            size = response.headers.get("Content-Range", "").rpartition("/")[2]
+            if response.status_code != 206 or not size.isdecimal():
+                raise self._no_ranges(name)
+            self.sizes_bytes[name] = int(size)
+            return _first(response.iter_bytes(), stop - start)
+
+    def _no_ranges(self, name: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.label(name)} cannot be read in part: its server ignores byte ranges",
+            wanted="the header alone, not the weights",
+            hint="Fetch the model with `hf download` and give its folder.",
+        )
+
+
+def _first(chunks: Iterable[bytes], count: int) -> bytes:
+    """Return at most `count` bytes, whatever more a server sends."""
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if len(data) >= count:
+            break
+    return bytes(data[:count])
+
+
+def _write_sparse(path: str, head: bytes, size: int) -> None:
+    """Write a file that starts with `head` and is `size` bytes long, without storing the rest."""
+    with open(path, "wb") as file:
+        file.write(head)
+        file.truncate(size)
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()

@@ -1,0 +1,89 @@
+"""What the hub's client raises, as one line with the next step; no token, no server text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from quantplan.dispatch.regular_file import shown
+from quantplan.tables.errors import CheckpointError
+
+LOG_IN = "`hf auth login` or set HF_TOKEN"
+# By class name and in this order: the client's HTTP library, and so the classes, differ by version.
+TOLD = (
+    ("GatedRepoError", "is gated", f"Accept its terms on the hub, then {LOG_IN}."),
+    ("DisabledRepoError", "is disabled by the hub", "Give another repository or a local folder."),
+    (
+        "RepositoryNotFoundError",
+        "is not found, or is private",
+        f"Check the name; for a private repository {LOG_IN}.",
+    ),
+    ("RevisionNotFoundError", "has no such revision", "Check the branch, tag or commit."),
+    ("RemoteEntryNotFoundError", "lacks a file that it lists", "Try again."),
+    ("HFValidationError", "is not a valid hub id", "Give org/name."),
+)
+STATUS = {
+    401: ("refused the token", f"Renew it: {LOG_IN}."),
+    403: ("denied access", f"Ask for access, then {LOG_IN}."),
+    429: ("limits the rate of requests", "Wait, or log in for a higher limit."),
+}
+UNREACHABLE = {"OfflineModeIsEnabled", "TransportError", "ConnectionError", "Timeout"}
+SLOW = {"TimeoutException", "Timeout", "TimeoutError"}
+OFFLINE_HINT = "Give a local folder, or fetch the model with `hf download` where there is a network."
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Return whether the hub itself did not answer, so that a cached snapshot may."""
+    error = _inner(error)
+    return bool(UNREACHABLE & _names(error)) or (_status(error) or 0) >= 500
+
+
+def refusal(error: BaseException, repo_id: str, revision: str | None) -> CheckpointError | None:
+    """Return the one line for an error of the hub's client, None for one that is not its own."""
+    error = _inner(error)
+    names = _names(error)
+    where = f"{repo_id} at {shown(revision)}" if revision else repo_id
+    for name, what, hint in TOLD:
+        if name in names:
+            return CheckpointError(f"{where} {what}", hint=hint)
+    if (status := _status(error)) is not None:
+        what, hint = STATUS.get(status, ("failed", "Try again later, or give a local folder."))
+        return CheckpointError(f"{where}: {_host()} {what}", found=f"HTTP {status}", hint=hint)
+    if "OfflineModeIsEnabled" in names:
+        what = "is not in the hub's cache, and HF_HUB_OFFLINE is set"
+        return CheckpointError(f"{where} {what}", hint=OFFLINE_HINT)
+    if names & (UNREACHABLE | {"InvalidURL"}):
+        what = "did not answer in time" if names & SLOW else "cannot be reached"
+        found = f"no cached snapshot of {repo_id}"
+        return CheckpointError(f"{where}: {_host()} {what}", found=found, hint=OFFLINE_HINT)
+    if isinstance(error, json.JSONDecodeError):
+        hint = "Check HF_ENDPOINT and the proxy."
+        return CheckpointError(f"{where}: {_host()} does not answer as a hub", hint=hint)
+    if isinstance(error, OSError):
+        found = error.strerror or type(error).__name__
+        return CheckpointError(f"{where} cannot be put in the hub's cache", found=found)
+    return None
+
+
+def _inner(error: BaseException) -> BaseException:
+    """Return what made a download give up: the client wraps it as "not found locally"."""
+    if "LocalEntryNotFoundError" in _names(error) and error.__cause__ is not None:
+        return error.__cause__
+    return error
+
+
+def _names(error: BaseException) -> set[str]:
+    return {cls.__name__ for cls in type(error).__mro__}
+
+
+def _status(error: BaseException) -> int | None:
+    response: Any = getattr(error, "response", None)
+    return getattr(response, "status_code", None)
+
+
+def _host() -> str:
+    """Return the endpoint's host: the address itself may hold a password."""
+    from huggingface_hub import constants
+
+    return shown(urlsplit(constants.ENDPOINT).netloc.rpartition("@")[2]) or "the hub"

@@ -1,0 +1,88 @@
+"""How tensor parallelism cuts a layer: sizes of rank 0, as the engine's parallel layers do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quantplan.dispatch.families import Leaf, Module, Structure
+
+VOCAB_PADDING = 64
+"""vLLM model_executor/layers/vocab_parallel_embedding.py:DEFAULT_VOCAB_PADDING_SIZE."""
+
+
+class Shard(NamedTuple):
+    """Sizes of one rank: n output and k input features; `parts` are the fused outputs' sizes.
+
+    `copies` says how often a leaf is repeated over all ranks beyond its share: kv heads are
+    replicated when there are fewer of them than ranks.
+    """
+
+    n: int
+    k: int
+    n_full: int
+    k_full: int
+    parts: tuple[int, ...]
+    divides: bool = True
+
+
+NO_SHARD = Shard(0, 0, 0, 0, ())
+"""Stands for layers without a weight of their own, such as Attention."""
+
+
+def shard(module: Module, structure: Structure, tp: int) -> Shard:
+    """Return rank 0's shard of `module`; `divides` is false where the engine asserts evenness."""
+    if module.split == "qkv":
+        return _qkv(module, structure, tp)
+    if module.split == "vocab":
+        return _vocab(module.leaves[0], tp)
+    if module.split == "row":
+        return _row(module.leaves[0], tp)
+    if module.split == "column":
+        return _column(module.leaves, tp)
+    leaf = module.leaves[0]
+    return Shard(leaf.n, leaf.k or 1, leaf.n, leaf.k or 1, (leaf.n,))
+
+
+def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
+    """Return the kv heads that one rank holds: an even share, or one replicated head."""
+    return max(1, kv_heads // tp)
+
+
+def heads_divide(heads: int, kv_heads: int, tp: int) -> bool:
+    """Return whether query and kv heads divide over `tp` ranks (kv heads may be replicated)."""
+    kv = kv_heads % tp == 0 if kv_heads >= tp else tp % kv_heads == 0
+    return heads % tp == 0 and kv
+
+
+def padded_vocab(vocab: int) -> int:
+    """Return the vocabulary size padded to a multiple of 64, as the engine allocates it."""
+    return -(-vocab // VOCAB_PADDING) * VOCAB_PADDING
+
+
+def _qkv(module: Module, structure: Structure, tp: int) -> Shard:
+    heads = structure.sizes["num_attention_heads"]
+    kv_heads = structure.sizes["num_key_value_heads"]
+    dim = structure.sizes["head_dim"]
+    kv = kv_heads_per_rank(kv_heads, tp) * dim
+    parts = (heads // tp * dim, kv, kv)
+    # The engine's own full size counts replicated kv heads once per rank.
+    k = module.leaves[0].k or 1
+    return Shard(sum(parts), k, sum(parts) * tp, k, parts, heads_divide(heads, kv_heads, tp))
+
+
+def _vocab(leaf: Leaf, tp: int) -> Shard:
+    padded = padded_vocab(leaf.n)
+    k = leaf.k or 1
+    return Shard(padded // tp, k, padded, k, (padded // tp,), padded % tp == 0)
+
+
+def _row(leaf: Leaf, tp: int) -> Shard:
+    k = leaf.k or 1
+    return Shard(leaf.n, k // tp, leaf.n, k, (leaf.n,), k % tp == 0)
+
+
+def _column(leaves: tuple[Leaf, ...], tp: int) -> Shard:
+    parts = tuple(leaf.n // tp for leaf in leaves)
+    k = leaves[0].k or 1
+    whole = sum(leaf.n for leaf in leaves)
+    return Shard(sum(parts), k, whole, k, parts, all(leaf.n % tp == 0 for leaf in leaves))

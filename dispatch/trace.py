@@ -1,0 +1,166 @@
+"""The answer as data: what the engine would do with each layer, and every reason on the way.
+
+Texts for people are made in reports/ from these records; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check
+
+STAGES = (
+    "flags", "method name", "config fields", "capability gate", "activation dtype",
+    "layer assignment", "shapes under TP", "scales in the checkpoint", "kernel selection",
+    "mode and numerics", "weight loading", "first forward",
+)
+"""Where a finding or an error belongs, in the order in which an engine can fail."""
+
+
+class Finding(NamedTuple):
+    """One sentence the user should read: severity is error, warning or info."""
+
+    stage: str
+    severity: str
+    id: str
+    message: str
+    hint: str | None = None
+    source: str | None = None
+
+
+class Step(NamedTuple):
+    """One change of a name or a candidate list, with its reason: Overridden, Reordered, Pinned,
+    Filtered or Disabled."""
+
+    kind: str
+    what: str
+    because: str
+    source: str
+
+
+class Candidate(NamedTuple):
+    """One kernel of a family's list, with every check evaluated.
+
+    `reason` is what the engine itself would log for a rejected candidate; `considered` is false
+    behind the chosen one, where the engine never looks.
+    """
+
+    kernel: str
+    verdict: str
+    checks: tuple[Check, ...]
+    source: str
+    reason: str | None = None
+    considered: bool = True
+
+    @property
+    def decisive(self) -> Check | None:
+        """Return the first check that did not pass: the one the engine reports."""
+        return next((check for check in self.checks if check.verdict != PASS), None)
+
+
+class Alternative(NamedTuple):
+    """What would be chosen if facts that are not known from here had the given values."""
+
+    kernel: str
+    if_facts: tuple[str, ...]
+
+
+class Selection(NamedTuple):
+    """A walk over one family's candidates; `kernel` is None when none can implement the layer."""
+
+    family: str
+    kernel: str | None
+    candidates: tuple[Candidate, ...]
+    steps: tuple[Step, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    error: str | None = None
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """Return the chosen candidate with its checks, or None."""
+        return next((c for c in self.candidates if c.kernel == self.kernel), None)
+
+    @property
+    def rejected(self) -> tuple[Candidate, ...]:
+        """Return the candidates that the engine looked at and turned down, in its order."""
+        return tuple(c for c in self.candidates if c.considered and c.kernel != self.kernel)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One engine layer (after fusing), sizes per rank, or an attention layer (n and k None)."""
+
+    path: str
+    module: str
+    n: int | None = None
+    k: int | None = None
+    index: int | None = None
+    method: str | None = None
+    scheme: str | None = None
+    mode: str | None = None
+    act: str | None = None
+    selection: Selection | None = None
+    attn_backend: str | None = None
+    kv_cache_dtype: str | None = None
+    why: str | None = None
+
+    @property
+    def kernel(self) -> str | None:
+        """Return the chosen kernel's class name, if this layer has one."""
+        return self.selection.kernel if self.selection else None
+
+
+@dataclass(frozen=True)
+class EngineError:
+    """What the engine would raise: its exception type, its words, the stage and the layer."""
+
+    stage: str
+    type: str
+    message: str
+    layer: str | None = None
+    source: str | None = None
+    hint: str | None = None
+    selection: Selection | None = None
+
+
+class Refusal(Exception):
+    """Carries an EngineError up from the step at which the engine would raise it."""
+
+    def __init__(self, error: EngineError) -> None:
+        self.error = error
+        super().__init__(error.message)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the quantization method's name was found, and the config class that serves it."""
+
+    checkpoint: str | None = None
+    requested: str | None = None
+    resolved: str | None = None
+    config_class: str | None = None
+    min_capability: int | None = None
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything one engine version would do with one checkpoint on one GPU."""
+
+    engine: str
+    version: str
+    dtype: str
+    method: Method
+    outcome: str
+    layers: tuple[Layer, ...] = ()
+    error: EngineError | None = None
+    findings: tuple[Finding, ...] = ()
+    kv_cache: Mapping[str, Any] = field(default_factory=dict)
+
+
+__all__ = [
+    "FAIL", "PASS", "STAGES", "UNKNOWN", "Alternative", "Candidate", "Check", "EngineError",
+    "Finding", "Layer", "Method", "Refusal", "Selection", "Step", "Trace",
+]

@@ -1,0 +1,133 @@
+"""KV cache dtype, attention backend and KV method of one Attention layer
+(platforms/cuda.py:_get_backend_priorities; model_executor/layers/attention/attention.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check, applies, evaluate
+from quantplan.dispatch.trace import Alternative, Candidate, Layer, Selection
+from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.tables.errors import NotKnownError, UsageError
+
+E5M2_SOURCE = "model_executor/layers/attention/attention.py:_init_kv_cache_quant"
+COVERED = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
+FP8_DTYPES = ("fp8", "fp8_e4m3", "fp8_e5m2")
+SCHEME_STRATEGIES = ("tensor", "attn_head")
+
+
+def check_kv_flag(table: Mapping[str, Any], requested: str) -> None:
+    """Raise UsageError for a --kv-cache-dtype that is no choice, NotKnownError for one not covered."""
+    if requested not in table["kv_cache_dtypes"]:
+        raise UsageError(f"--kv-cache-dtype {requested}",
+                         wanted="one of " + ", ".join(table["kv_cache_dtypes"]))
+    if requested not in COVERED:
+        raise NotKnownError(f"--kv-cache-dtype {requested}", wanted="one of " + ", ".join(COVERED),
+                            hint="Its backends and layouts are not in the table yet.")
+
+
+def attention_layer(
+    context: Context, site: Site, kv_method: str | None, kv_scheme: Mapping[str, Any] | None
+) -> Layer:
+    """Return the attention layer's backend, KV dtype and KV method, or refuse as the engine does."""
+    dtype = kv_dtype(context.deployment.kv_cache_dtype, kv_scheme)
+    facts = _facts(context, dtype, kv_scheme)
+    selection = _select(context, facts)
+    if selection.kernel is None:
+        raise refuse("kernel selection", "ValueError",
+                     f"No valid attention backend found: {selection.error}", site.path,
+                     context.table["attention"]["source"])
+    _check_constructor(context, site, selection.kernel, facts)
+    if kv_method is not None:
+        _check_kv_method(context, site, kv_method, kv_scheme, dtype)
+    return Layer(site.path, "Attention", index=site.index, method=kv_method,
+                 attn_backend=selection.kernel, kv_cache_dtype=dtype, selection=selection)
+
+
+def kv_dtype(requested: str, kv_scheme: Mapping[str, Any] | None) -> str:
+    """Return the cache dtype of a layer: a compressed-tensors scheme makes auto fp8."""
+    return "fp8" if requested == "auto" and kv_scheme is not None else requested
+
+
+def _facts(context: Context, dtype: str, scheme: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        **context.facts,
+        "attn.head_dim": context.structure.sizes["head_dim"],
+        "kv.dtype": dtype,
+        "kv.is_fp8": dtype in FP8_DTYPES,
+        "kv.per_head_scales": scheme is not None and scheme.get("strategy") == "attn_head",
+    }
+
+
+def _select(context: Context, facts: Mapping[str, Any]) -> Selection:
+    attention = context.table["attention"]
+    rows = {row["id"]: row for row in attention["backends"]}
+    order = next(o["backends"] for o in attention["order"] if applies(o.get("when"), facts))
+    candidates = [_candidate(rows[name], facts) for name in order]
+    chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
+    position = next((i for i, c in enumerate(candidates) if c.kernel == chosen), len(candidates))
+    candidates = [c._replace(considered=i <= position) for i, c in enumerate(candidates)]
+    alternatives = tuple(
+        Alternative(c.kernel, tuple(k.fact for k in c.checks if k.verdict == UNKNOWN))
+        for c in candidates[:position] if c.verdict == UNKNOWN)
+    error = None if chosen else "; ".join(f"{c.kernel}: {c.reason}" for c in candidates)
+    return Selection("attention", chosen, tuple(candidates), (), alternatives, error)
+
+
+def _candidate(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Candidate:
+    source = f"{row['file']}:{row['id']}"
+    found = [evaluate(r, facts, row["id"], source) for r in row["requires"]]
+    checks = tuple(check for check in found if check is not None)
+    verdicts = {check.verdict for check in checks}
+    verdict = FAIL if FAIL in verdicts else UNKNOWN if UNKNOWN in verdicts else PASS
+    reason = ", ".join(check.says or check.text for check in checks if check.verdict != PASS)
+    return Candidate(row["id"], verdict, checks, source, reason or None)
+
+
+def _check_constructor(
+    context: Context, site: Site, backend: str, facts: Mapping[str, Any]
+) -> None:
+    row = next(r for r in context.table["attention"]["backends"] if r["id"] == backend)
+    source = f"{row['file']}:{backend}"
+    for requirement in row.get("refuses", ()):
+        check = evaluate(requirement, facts, backend, source)
+        if check is not None and check.verdict == FAIL:
+            raise refuse("kernel selection", "ValueError", _says(check), site.path, source,
+                         hint="Drop the FP8 KV cache here: --kv-cache-dtype auto."
+                         if facts["kv.is_fp8"] else None)
+
+
+def _says(check: Check) -> str:
+    return check.says or check.text
+
+
+def _check_kv_method(
+    context: Context, site: Site, method: str, scheme: Mapping[str, Any] | None, dtype: str
+) -> None:
+    loads_scales = method != "CompressedTensorsKVCacheMethod" or scheme is not None
+    if method == "CompressedTensorsKVCacheMethod" and scheme is not None:
+        _check_scheme(site, scheme)
+    if dtype == "fp8_e5m2" and loads_scales:
+        raise refuse("layer assignment", "ValueError",
+                     "fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", site.path,
+                     E5M2_SOURCE, hint="Use --kv-cache-dtype fp8_e4m3.")
+
+
+def _check_scheme(site: Site, scheme: Mapping[str, Any]) -> None:
+    source = ("model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:"
+              "CompressedTensorsKVCacheMethod.validate_kv_cache_scheme")
+    kind, bits = scheme.get("type"), scheme.get("num_bits")
+    if kind != "float" or bits != 8:
+        raise refuse("layer assignment", "NotImplementedError",
+                     "Currently supported kv cache quantization is num_bits=8, type=float, "
+                     f"however received num_bits={bits}, type={kind}", site.path, source)
+    if scheme.get("strategy") not in SCHEME_STRATEGIES:
+        raise refuse("layer assignment", "NotImplementedError",
+                     "Invalid strategy for compressed-tensors KV cache. Expected strategies: "
+                     "(<QuantizationStrategy.TENSOR: 'tensor'>, <QuantizationStrategy.ATTN_HEAD: "
+                     f"'attn_head'>), found strategy: {scheme.get('strategy')}", site.path, source)
+    if not scheme.get("symmetric"):
+        raise refuse("layer assignment", "NotImplementedError",
+                     "Only support symmetric scaling factor for compressed-tensors KV cache. "
+                     f"However found symmetric: {scheme.get('symmetric')}", site.path, source)

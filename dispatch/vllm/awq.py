@@ -1,0 +1,86 @@
+"""quant_method awq: AutoAWQConfig (model_executor/layers/quantization/auto_awq.py)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
+from quantplan.dispatch.vllm.headers import unquantized_modules
+from quantplan.dispatch.vllm.ignore import is_skipped
+from quantplan.dispatch.vllm.integers import (
+    act_words,
+    integer_quant,
+    marlin_input_dtype,
+    marlin_unsupported,
+)
+
+SOURCE = "model_executor/layers/quantization/auto_awq.py:AutoAWQConfig"
+ALIGN_SOURCE = (
+    "model_executor/layers/quantization/auto_awq.py:BaseAWQLinearMethod.create_weights")
+
+
+class AwqFields(NamedTuple):
+    """AutoAWQConfig after construction and after it looked into the safetensors headers."""
+
+    bits: int
+    group: int
+    zero_point: bool
+    lm_head: bool
+    skipped: tuple[str, ...]
+
+
+def read(config: Config, context: Context) -> AwqFields:
+    """Return the fields of an AWQ checkpoint, or refuse as AutoAWQConfig does."""
+    bits = need(config, "w_bit", "bits")
+    group = need(config, "q_group_size", "group_size")
+    zero_point = need(config, "zero_point")
+    skipped = names(config, "modules_to_not_convert")
+    if bits != 4:
+        raise bad_config(f"Unsupported num_bits = {bits}. Supported: 4. For 8-bit AWQ, use Marlin "
+                         "backend by setting backend='awq:marlin' or backend='marlin'.", SOURCE,
+                         hint="This version serves 4-bit AWQ only.")
+    if not skipped:
+        skipped = unquantized_modules(context.checkpoint)
+    return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), tuple(skipped))
+
+
+def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a layer: Marlin-checked kernel list, or the plain Triton path."""
+    if site.module.split == "vocab" and not (site.name == "lm_head" and fields.lm_head):
+        return None
+    if is_skipped(site.path, fields.skipped, context.structure.packed, substring=True):
+        return Assignment("UnquantizedLinearMethod", why="named in modules_to_not_convert, or "
+                          "stored in 16 bits")
+    reason = _not_marlin(fields, context, site)
+    if reason:
+        return _plain(fields, site, reason)
+    act = marlin_input_dtype(context, site) or context.dtype
+    quant = integer_quant(site, "uint4", fields.bits, fields.group, fields.zero_point, act)
+    return Assignment("AutoAWQMarlinLinearMethod", None, "mixed_precision", quant, act_words(act))
+
+
+def _not_marlin(fields: AwqFields, context: Context, site: Site) -> str | None:
+    if context.facts["env.VLLM_BATCH_INVARIANT"]:
+        return "VLLM_BATCH_INVARIANT is set and Marlin kernels are not batch invariant"
+    reason = marlin_unsupported(
+        context.gpu.capability, "uint4", fields.group, fields.zero_point)
+    if reason:
+        return reason
+    group, shard = fields.group, site.shard
+    if group == -1 or group >= shard.k_full or shard.k % group == 0:
+        return None
+    return f"the group of {group} does not divide the {shard.k} inputs of one rank"
+
+
+def _plain(fields: AwqFields, site: Site, reason: str) -> Assignment:
+    group = fields.group if fields.group != -1 else site.shard.k_full
+    for size, multiple, word in ((site.shard.k, group, "input"),
+                                 (site.shard.n, 32 // fields.bits, "output")):
+        if size % multiple:
+            raise refuse("shapes under TP", "ValueError",
+                         f"The {word} size is not aligned with the quantized weight shape. This "
+                         "can be caused by too large tensor parallel size.", site.path,
+                         ALIGN_SOURCE, hint=f"{size} is not a multiple of {multiple}.")
+    return Assignment("AutoAWQLinearMethod", act="none", mode="W4A16",
+                      why=f"plain Triton AWQ: {reason}")

@@ -1,0 +1,111 @@
+"""What every vLLM step reads: the table, the question, and the facts that no layer changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.families import Module, Structure
+from quantplan.dispatch.shard import Shard
+from quantplan.dispatch.trace import EngineError, Refusal, Selection
+from quantplan.tables.errors import UsageError
+
+Table = Mapping[str, Any]
+
+
+class Context(NamedTuple):
+    """One question to one engine version; `facts` are those that hold for every layer."""
+
+    table: Table
+    checkpoint: Checkpoint
+    structure: Structure
+    gpu: Gpu
+    deployment: Deployment
+    dtype: str
+    facts: Mapping[str, Any]
+
+
+class Site(NamedTuple):
+    """One layer about to be built: its concrete path, the module and rank 0's shard."""
+
+    path: str
+    index: int | None
+    module: Module
+    shard: Shard
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the path: qkv_proj, lm_head."""
+        return self.path.rsplit(".", 1)[-1]
+
+
+class Assignment(NamedTuple):
+    """What a config class decides for a layer before any kernel is looked for.
+
+    `family` None means no kernel list (unquantized, or a method with one fixed path, whose `mode`
+    is given). `quant` are the facts that the family's requirements read.
+    """
+
+    method: str
+    scheme: str | None = None
+    family: str | None = None
+    quant: Mapping[str, Any] = {}
+    act: str | None = None
+    mode: str | None = None
+    why: str | None = None
+
+
+def base_facts(
+    table: Table, checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment, dtype: str
+) -> dict[str, Any]:
+    """Return the facts that no layer changes: gpu.*, lib.*, env.*, flag.*, dtype.model, model.type.
+
+    Raises UsageError for an unknown library or an environment value that is not of its type.
+    """
+    return {
+        "gpu.capability": gpu.capability,
+        "gpu.family": gpu.capability // 10 * 10,
+        "gpu.name": gpu.name,
+        "gpu.capability_text": gpu.capability_text,
+        "gpu.below_80": gpu.capability < 80,
+        "flag.linear_backend": deployment.linear_backend,
+        "dtype.model": dtype,
+        "model.type": str(checkpoint.text_config.get("model_type", "")),
+        **_libraries(table, deployment),
+        **_environment(table, deployment),
+    }
+
+
+def _libraries(table: Table, deployment: Deployment) -> dict[str, bool | None]:
+    unknown = [name for name in deployment.libs if name not in table["libraries"]]
+    if unknown:
+        raise UsageError(f"unknown library {unknown[0]!r}",
+                         wanted="one of " + ", ".join(table["libraries"]))
+    return {f"lib.{name}": deployment.libs.get(name, row["default"])
+            for name, row in table["libraries"].items()}
+
+
+def _environment(table: Table, deployment: Deployment) -> dict[str, Any]:
+    return {f"env.{name}": _read(name, row, deployment.env.get(name))
+            for name, row in table["environment"].items()}
+
+
+def _read(name: str, row: Mapping[str, Any], value: str | None) -> Any:
+    if row["type"] == "names":
+        return tuple((value or "").split(","))
+    if value is None or row["type"] == "text":
+        return row["default"] if value is None else value
+    try:
+        return bool(int(value))
+    except ValueError:
+        raise UsageError(f"environment variable {name}", wanted="0 or 1",
+                         found=repr(value)) from None
+
+
+def refuse(  # noqa: PLR0917 - mirrors the fields of EngineError
+    stage: str, kind: str, message: str, layer: str | None = None, source: str | None = None,
+    hint: str | None = None, selection: Selection | None = None,
+) -> Refusal:
+    """Return the exception that ends a resolution with what the engine would raise."""
+    return Refusal(EngineError(stage, kind, message, layer, source, hint, selection))

@@ -1,0 +1,116 @@
+"""quant_method fp8: Fp8Config and Fp8LinearMethod
+(model_executor/layers/quantization/fp8.py)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
+from quantplan.dispatch.vllm.ignore import is_skipped
+from quantplan.dispatch.vllm.integers import marlin_input_dtype
+
+SOURCE = "model_executor/layers/quantization/fp8.py:Fp8Config"
+SHAPE_SOURCE = (
+    "model_executor/layers/quantization/utils/fp8_utils.py:validate_fp8_block_shape")
+CUTLASS_FP8_MIN = 89
+"""Below it dynamic per-tensor checkpoints keep a per-tensor activation scale
+(w8a8_utils.py:cutlass_fp8_supported)."""
+
+
+class Fp8Fields(NamedTuple):
+    """Fp8Config after construction; `block` is [n, k] of a weight block."""
+
+    static: bool
+    ignored: tuple[str, ...]
+    block: tuple[int, int] | None
+
+
+def read(config: Config, context: Context) -> Fp8Fields:
+    """Return the fields of an fp8 checkpoint, or refuse as Fp8Config.from_config does."""
+    scheme = need(config, "activation_scheme")
+    if scheme not in ("static", "dynamic"):
+        raise bad_config(f"Unsupported activation scheme {scheme}", SOURCE)
+    block = config.get("weight_block_size")
+    if block is not None:
+        _check_block(block, scheme)
+    ignored = names(config, "ignored_layers", "modules_to_not_convert")
+    return Fp8Fields(scheme == "static", tuple(ignored), tuple(block) if block else None)
+
+
+def _check_block(block: Any, scheme: str) -> None:
+    if len(block) != 2:
+        raise bad_config("The quantization block size of weight must have 2 dimensions, but got "
+                         f"{len(block)} dimensions", SOURCE)
+    if scheme != "dynamic":
+        raise bad_config("The block-wise quantization only supports dynamic activation scheme "
+                         f"for now, but got {scheme} activation scheme.", SOURCE)
+
+
+def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer; None for layers that fp8 never touches."""
+    if site.module.split == "vocab":
+        return None
+    if is_skipped(site.path, fields.ignored, context.structure.packed, substring=False):
+        return Assignment("UnquantizedLinearMethod", why="named in ignored_layers")
+    marlin_input_dtype(context, site)
+    if fields.block:
+        if not merged_mismatch(site, fields.block):
+            check_block_shape(site, fields.block, context.deployment.tp)
+        quant = block_quant(fields.block)
+        return Assignment("Fp8LinearMethod", None, "fp8_block_w8a8", quant, "group")
+    quant = scale_quant("tensor", activation_scale(fields.static, context), fields.static)
+    return Assignment("Fp8LinearMethod", None, "fp8_w8a8", quant, act_name(quant))
+
+
+def activation_scale(static: bool, context: Context) -> str:
+    """Return "tensor" or "token": dynamic scales are per token where CUTLASS FP8 runs."""
+    per_token = not static and context.gpu.capability >= CUTLASS_FP8_MIN
+    return "token" if per_token else "tensor"
+
+
+def scale_quant(weight: str, act: str, static: bool) -> dict[str, Any]:
+    """Return the facts of an unblocked FP8 layer: weight and activation scale granularity."""
+    return {"quant.weight_scale": weight, "quant.act_scale": act, "quant.act_static": static}
+
+
+def block_quant(block: tuple[int, int]) -> dict[str, Any]:
+    """Return the facts of a block FP8 layer; activations are grouped by the block's first size
+    (Fp8LinearMethod.__init__ builds GroupShape(1, weight_block_size[0]))."""
+    return scale_quant(f"block{block[0]}x{block[1]}", f"group{block[0]}", static=False)
+
+
+def act_name(quant: dict[str, Any]) -> str:
+    """Return how activations are quantized, in words of the JSON contract."""
+    if quant["quant.act_static"]:
+        return "static"
+    return {"token": "per_token", "tensor": "per_tensor"}.get(quant["quant.act_scale"], "group")
+
+
+def merged_mismatch(site: Site, block: tuple[int, int]) -> bool:
+    """Return whether a fused layer has a part that the block does not divide: fp8 checkpoints then
+    skip the shape check (model_executor/layers/linear.py:
+    ColumnParallelLinear._maybe_allow_fp8_block_shape_mismatch)."""
+    parts = site.shard.parts
+    return len(parts) > 1 and any(part % block[0] for part in parts)
+
+
+def check_block_shape(site: Site, block: tuple[int, int], tp: int) -> None:
+    """Refuse a block that does not divide what one rank holds
+    (validate_fp8_block_shape: row split, then column split or merged parts)."""
+    block_n, block_k = block
+    shard = site.shard
+    if tp > 1 and shard.k_full // shard.k == tp and shard.k % block_k:
+        raise refuse("shapes under TP", "ValueError",
+                     f"Weight input_size_per_partition = {shard.k} is not divisible by weight "
+                     f"quantization block_k = {block_k}.", site.path, SHAPE_SOURCE,
+                     hint="Use a tensor parallel size that leaves whole blocks.")
+    split = tp > 1 and shard.n_full // shard.n == tp
+    merged = len(shard.parts) > 1
+    parts = shard.parts if split else shard.parts[:-1] if merged else ()
+    for part in parts:
+        if part % block_n:
+            raise refuse("shapes under TP", "ValueError",
+                         f"Weight output_partition_size = {part} is not divisible by weight "
+                         f"quantization block_n = {block_n}.", site.path, SHAPE_SOURCE,
+                         hint="Use a tensor parallel size that leaves whole blocks.")

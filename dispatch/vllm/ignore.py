@@ -1,0 +1,98 @@
+"""The ignore lists, each matched the way its method does. Layer names are concrete paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from quantplan.dispatch.vllm.context import refuse
+from quantplan.tables.errors import CheckpointError
+
+Packed = Mapping[str, Sequence[str]]
+
+SKIP_SOURCE = "model_executor/layers/quantization/utils/quant_utils.py:is_layer_skipped"
+SCHEME_SOURCE = (
+    "model_executor/layers/quantization/compressed_tensors/utils.py:should_ignore_layer")
+
+
+def is_skipped(path: str, names: Sequence[str], packed: Packed, substring: bool) -> bool:
+    """Return whether fp8 (exact names) or AWQ (substrings) leaves `path` unquantized.
+
+    Refuses, as the engine does, when only some leaves of a fused layer are named.
+    """
+    def matches(candidate: str) -> bool:
+        return any(n in candidate for n in names) if substring else candidate in names
+
+    name = path.rsplit(".", 1)[-1]
+    if matches(path):
+        return True
+    if name not in packed:
+        return False
+    verdicts = [matches(path.replace(name, leaf)) for leaf in packed[name]]
+    if any(verdicts) and not all(verdicts):
+        raise partly_quantized(path, SKIP_SOURCE)
+    return all(verdicts)
+
+
+def partly_quantized(path: str, source: str) -> Exception:
+    """Return the refusal of a fused layer whose leaves disagree about being quantized."""
+    return refuse("layer assignment", "ValueError",
+                  f"Detected some but not all shards of {path} are quantized. All shards of "
+                  "fused layers to have the same precision.", path, source,
+                  hint="List every leaf of the fused layer, or none.")
+
+
+def is_ignored(path: str, patterns: Iterable[str], packed: Packed) -> bool:
+    """Return whether compressed-tensors' `ignore` (names or re: patterns) names all of `path`."""
+    patterns = list(patterns)
+    if any(matches(path, pattern) for pattern in patterns):
+        return True
+    name = path.rsplit(".", 1)[-1]
+    if name not in packed:
+        return False
+    verdicts = [any(matches(path.replace(name, leaf), p) for p in patterns)
+                for leaf in packed[name]]
+    if any(verdicts) and not all(verdicts):
+        raise refuse("layer assignment", "ValueError",
+                     f"Found different quantization schemes for the shards of {path}. vLLM "
+                     "requires all to use the same scheme.", path, SCHEME_SOURCE,
+                     hint="Ignore every leaf of the fused layer, or none.")
+    return all(verdicts)
+
+
+def matches(value: str, target: str, contains: bool = False) -> bool:
+    """Return whether a target (name, re: pattern, or contained word) matches `value`
+    (model_executor/layers/quantization/utils/config_utils.py:is_equal_or_regex_match)."""
+    if target.startswith("re:"):
+        return search(target[3:], value)
+    if contains:
+        return target.lower() in value.lower()
+    return target == value
+
+
+def search(pattern: str, value: str) -> bool:
+    """Return whether `pattern` matches at the start of `value`; CheckpointError if it is no regex."""
+    try:
+        return re.match(pattern, value) is not None
+    except re.error as error:
+        raise CheckpointError(f"pattern {pattern!r} in the quantization config",
+                              wanted="a regular expression", found=str(error)) from None
+
+
+def find_target(path: str, module: str, targets: Sequence[str], packed: Packed) -> str | None:
+    """Return the config-group target that serves a layer: by name, by all leaves, by class name
+    (model_executor/layers/quantization/compressed_tensors/utils.py:find_matched_target)."""
+    return (
+        next((t for t in targets if matches(path, t)), None)
+        or _fused_target(path, targets, packed)
+        or next((t for t in targets if matches(module, t, contains=True)), None)
+    )
+
+
+def _fused_target(path: str, targets: Sequence[str], packed: Packed) -> str | None:
+    fused = next((name for name in packed if path.endswith(name)), None)
+    if fused is None:
+        return None
+    found = [next((t for t in targets if matches(path.replace(fused, leaf), t)), None)
+             for leaf in packed[fused]]
+    return found[0] if all(found) else None

@@ -1,0 +1,52 @@
+"""Quantization while loading a 16-bit checkpoint: --quantization fp8, fp8_per_tensor and others
+(model_executor/layers/quantization/online/)."""
+
+from __future__ import annotations
+
+from quantplan.dispatch.trace import Selection
+from quantplan.dispatch.vllm import fp8
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.tables.errors import NotKnownError
+
+SOURCE = "model_executor/layers/quantization/online/fp8.py"
+
+
+def assign(method: str, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer under the online method `method`."""
+    if site.module.split == "vocab":
+        return None
+    linear = context.table["online_methods"][method]["linear"]
+    if linear == "none":
+        return Assignment("UnquantizedLinearMethod", why=f"{method} quantizes experts only")
+    if linear not in FAMILIES:
+        raise NotKnownError(f"--quantization {method}", wanted="a method whose kernels are in the "
+                            "table", hint="Its kernel family is not tabulated yet.")
+    family, weight, act = FAMILIES[linear]
+    if act == "by_device":
+        act = fp8.activation_scale(False, context)
+    quant = fp8.scale_quant(weight, act, static=False)
+    return Assignment(linear, None, family, quant, fp8.act_name(quant))
+
+
+FAMILIES = {
+    "Fp8PerTensorOnlineLinearMethod": ("fp8_w8a8", "tensor", "by_device"),
+    "Fp8PerBlockOnlineLinearMethod": ("fp8_block_w8a8", "block128x128", "group128"),
+    "Fp8PtpcOnlineLinearMethod": ("fp8_w8a8", "channel", "token"),
+}
+"""Linear method -> kernel family, weight scale, activation scale (by_device: as for fp8
+checkpoints, read from the device when the module is imported)."""
+
+
+def after_selection(
+    context: Context, site: Site, assignment: Assignment, selection: Selection
+) -> Assignment:
+    """Refuse per-channel weights on Marlin, which would drop their per-token activations."""
+    ptpc = assignment.method == "Fp8PtpcOnlineLinearMethod"
+    if ptpc and selection.kernel == "MarlinFP8ScaledMMLinearKernel":
+        raise refuse("kernel selection", "ValueError",
+                     "FP8 PTPC online quant requires a kernel that honors per-token activation "
+                     "quantization; MarlinFP8 is W8A16 weight-only. Requires SM89+ for Cutlass "
+                     "FP8 or ROCm MI3xx for rowwise scaled_mm.", site.path,
+                     f"{SOURCE}:Fp8PtpcOnlineLinearMethod.create_weights",
+                     hint="Use --quantization fp8_per_tensor here.", selection=selection)
+    return assignment

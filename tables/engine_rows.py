@@ -1,0 +1,203 @@
+"""The schema of an engine version's table, and its loading into maps keyed by id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from quantplan.tables.errors import NotKnownError
+from quantplan.tables.load import read_table, table_names
+from quantplan.tables.schema import Field, Row
+
+PREDICATE_FIELDS: Row = {
+    "min": Field("number", "the fact must be at least this", required=False),
+    "max": Field("number", "the fact must be at most this", required=False),
+    "equals": Field("scalar", "the fact must be this", required=False),
+    "not_equals": Field("scalar", "the fact must not be this", required=False),
+    "in": Field("list", "the fact must be one of these", required=False,
+                of=Field("scalar", "an allowed value")),
+    "not_in": Field("list", "the fact must be none of these", required=False,
+                    of=Field("scalar", "a forbidden value")),
+    "multiple_of": Field("int", "the fact must be a multiple of this", required=False),
+    "divides": Field("text", "the fact must divide the named fact", required=False),
+}
+
+REQUIREMENT: Row = {
+    "fact": Field("text", "the fact that is tested, such as gpu.capability or layer.k"),
+    **PREDICATE_FIELDS,
+    "when": Field("map", "facts that must have these values for the row to apply",
+                  required=False, of=Field("any", "a value, or a list of values")),
+    "says": Field("text", "the engine's own words on failure; {fact} is filled in",
+                  required=False),
+    "source": Field("text", "engine file:symbol, when not that of the kernel", required=False),
+    "because": Field("text", "why the engine asks this", required=False),
+}
+
+_REQUIREMENTS = Field("list", "requirements, in the engine's order", required=False,
+                      of=REQUIREMENT)
+
+KERNEL: Row = {
+    "id": Field("text", "the engine's class name"),
+    "file": Field("text", "the engine file that defines it"),
+    "mode": Field("text", "what it computes, or by_types when the weight and activation types "
+                  "decide", required=False),
+    "act": Field("text", "how activations are quantized when it runs, or as_asked",
+                 required=False),
+    "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
+    "base": Field("text", "first of two kernels that it dispatches to", required=False),
+    "fallback": Field("text", "second of two kernels that it dispatches to", required=False),
+    "supported": _REQUIREMENTS,
+    "implement": _REQUIREMENTS,
+    "plain": Field("text", "what it is, in one sentence for people", required=False),
+}
+
+FAMILY: Row = {
+    "id": Field("text", "the name that --linear-backend overrides use"),
+    "label": Field("text", "the word in the engine's no-kernel message"),
+    "kernels": Field("list", "class names in priority order", of=Field("text", "a kernel id")),
+    "texts": Field("row", "the engine's wording of one rejected candidate", of={
+        "disabled": Field("text", "named in VLLM_DISABLED_KERNELS"),
+        "capability": Field("text", "below get_min_capability()", required=False),
+        "reason": Field("text", "any other reason"),
+    }),
+    "backend_filter": Field("flag", "whether --linear-backend filters this list",
+                            required=False),
+    "source": Field("text", "engine file:symbol"),
+}
+
+CONFIG_CLASS: Row = {
+    "id": Field("text", "the engine's class name"),
+    "min_capability": Field("int", "get_min_capability(), as capability x 10"),
+    "dtypes": Field("list", "get_supported_act_dtypes(), in the engine's order",
+                    of=Field("text", "a torch dtype")),
+    "kv_method": Field("text", "the KV-cache method it attaches to Attention", required=False),
+    "needs": Field("text", "what from_config needs", required=False),
+    "no_checkpoint": Field("row", "what happens when --quantization asks for it and the "
+                           "checkpoint has no quantization config", required=False, of={
+                               "type": Field("text", "exception type"),
+                               "message": Field("text", "the engine's words; {name} is filled"),
+                           }),
+    "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
+                      choices=("fp8", "awq", "gptq", "compressed_tensors", "online", "none")),
+    "source": Field("text", "engine file:symbol"),
+}
+
+ENGINE_DOCUMENT: Row = {
+    "engine": Field("text", "the engine's name"),
+    "version": Field("text", "its version, quoted"),
+    "released": Field("text", "date of the wheel's files, ISO"),
+    "wheel": Field("row", "what was read", of={
+        "file": Field("text", "file name of the wheel"),
+        "sha256": Field("text", "its SHA-256"),
+    }),
+    "libraries": Field("list", "optional libraries that selection asks for", of={
+        "id": Field("text", "short name; the fact is lib.ID"),
+        "default": Field("flag", "present and usable on a default install"),
+        "means": Field("text", "what present means to the engine, and how to get it"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "environment": Field("list", "environment variables that selection reads", of={
+        "id": Field("text", "the variable; the fact is env.ID"),
+        "type": Field("text", "how it is read", choices=("flag", "text", "names")),
+        "default": Field("scalar", "value when it is not set"),
+        "choices": Field("list", "accepted values of a text variable", required=False,
+                         of=Field("text", "a value")),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "removed_environment": Field("list", "variables that older versions read and this one "
+                                 "ignores", of=Field("text", "the variable")),
+    "methods": Field("list", "registered method names, in registry order", of={
+        "id": Field("text", "the name"),
+        "config_class": Field("text", "the config class that serves it"),
+    }),
+    "methods_source": Field("text", "engine file:symbol"),
+    "deprecated_methods": Field("list", "names behind --allow-deprecated-quantization",
+                                of=Field("text", "a method")),
+    "online_methods": Field("list", "names that quantize a 16-bit checkpoint at load time", of={
+        "id": Field("text", "the name"),
+        "linear": Field("text", "the linear method class, or none when linears stay 16-bit"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "overrides": Field("list", "override_quantization_method hooks that can answer, in order",
+                       of={
+                           "id": Field("text", "the method whose hook it is"),
+                           "checkpoint": Field("text", "the checkpoint's quant_method"),
+                           "requested": Field("list", "--quantization values it accepts; none "
+                                              "stands for not given", of=Field("text", "a name")),
+                           "answer": Field("text", "the method it answers"),
+                           "source": Field("text", "engine file:symbol"),
+                       }),
+    "overrides_source": Field("text", "engine file:symbol"),
+    "config_classes": Field("list", "quantization config classes", of=CONFIG_CLASS),
+    "schemes": Field("list", "compressed-tensors scheme classes", of={
+        "id": Field("text", "the engine's class name"),
+        "min_capability": Field("int", "get_min_capability(), as capability x 10"),
+        "resolves": Field("flag", "whether this table covers its kernels"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "promotion": Field("row", "the reordering of kernel lists on some capabilities", of={
+        "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),
+        "move": Field("text", "the first kernel whose name holds this"),
+        "before": Field("text", "is moved before the first whose name holds this"),
+        "because": Field("text", "the reason"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "linear_backends": Field("map", "--linear-backend value -> kernels it keeps",
+                             of=Field("list", "kernels", of=Field("text", "a kernel id"))),
+    "linear_backend_source": Field("text", "engine file:symbol"),
+    "disabled_source": Field("text", "engine file:symbol"),
+    "families": Field("list", "candidate lists", of=FAMILY),
+    "kernels": Field("list", "kernel classes and what they require", of=KERNEL),
+    "attention": Field("row", "attention backends", of={
+        "order": Field("list", "priority lists; the first whose when applies", of={
+            "when": Field("map", "facts", required=False, of=Field("any", "a value")),
+            "backends": Field("list", "names in order", of=Field("text", "a backend")),
+        }),
+        "source": Field("text", "engine file:symbol"),
+        "backends": Field("list", "backends and what they require", of={
+            "id": Field("text", "the engine's name"),
+            "file": Field("text", "the engine file that defines it"),
+            "requires": Field("list", "requirements", of=REQUIREMENT),
+            "refuses": Field("list", "what its constructor raises after it was chosen",
+                             required=False, of=REQUIREMENT),
+        }),
+    }),
+    "kv_cache_dtypes": Field("list", "--kv-cache-dtype choices", of=Field("text", "a dtype")),
+    "kv_cache_source": Field("text", "engine file:symbol"),
+    "defaults": Field("row", "defaults that the memory budget needs", of={
+        "gpu_memory_utilization": Field("number", "fraction of the driver's total"),
+        "block_size": Field("int", "KV block size in tokens"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+}
+
+KEYED = ("libraries", "environment", "methods", "online_methods", "config_classes", "schemes",
+         "families", "kernels")
+
+
+@lru_cache(maxsize=None)
+def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
+    """Return the table of one engine version, its lists of rows keyed by id.
+
+    `version` None means the newest that has a table. Raises NotKnownError naming the versions
+    that have one.
+    """
+    versions = engine_versions(engine)
+    chosen = version or (versions[-1] if versions else None)
+    if chosen not in versions:
+        known = ", ".join(f"{engine} {v}" for v in versions) or "no version of it"
+        raise NotKnownError(f"no table for {engine} {version or ''}".rstrip(),
+                            wanted=known, hint="Name one of those versions.")
+    table = dict(read_table(f"engines/{engine}/{chosen}"))
+    for name in KEYED:
+        table[name] = {row["id"]: row for row in table[name]}
+    return table
+
+
+@lru_cache(maxsize=None)
+def engine_versions(engine: str) -> list[str]:
+    """Return the versions of `engine` that have a table, oldest first."""
+    prefix = f"engines/{engine}/"
+    found = [n[len(prefix):] for n in table_names() if n.startswith(prefix)]
+    return sorted(found, key=lambda v: [int(part) for part in v.split(".") if part.isdigit()])
