@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from quantplan.dispatch.facts import Gpu
@@ -37,6 +37,18 @@ def find_gpu(text: str) -> Gpu:
     if len(named) == 1:
         return gpu_of(named[0])
     raise _several(text, named) if named else _unknown(text, key)
+
+
+def driver_gpu(name: str, memory_bytes: int | None) -> Gpu | None:
+    """Return the GPU that the driver calls NAME, or None where the tables hold none or several.
+
+    Variants that share a name (RTX 3080 of 10 and 12 GB, the Orin modules) are told apart by the
+    driver's total of `memory_bytes`: the one label that this is 90 to 100 % of.
+    """
+    rows = _rows_by_name().get(lookup_key(name), ())
+    if len(rows) > 1 and memory_bytes is not None:
+        rows = tuple(row for row in rows if 0.9 <= memory_bytes / _label_bytes(row) <= 1)
+    return gpu_of(rows[0]) if len(rows) == 1 else None
 
 
 def all_gpus() -> tuple[GpuRow, ...]:
@@ -82,15 +94,19 @@ def _memory(row: GpuRow) -> tuple[int, str]:
         return round(row["memory_torch_gib"]["value"] * 2**30), "driver"
     if "memory_nvml_mib" in row:
         return int(row["memory_nvml_mib"]["value"]) * 2**20, "driver"
-    return int(row["memory_label_gb"]["value"]) * 2**30, "label"
+    return _label_bytes(row), "label"
 
 
-@lru_cache(maxsize=None)
+def _label_bytes(row: GpuRow) -> int:
+    return int(row["memory_label_gb"]["value"]) * 2**30
+
+
+@cache
 def _rows_by_alias() -> dict[str, GpuRow]:
     return {lookup_key(text): row for row in all_gpus() for text in (row["id"], *row["aliases"])}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _rows_by_name() -> dict[str, tuple[GpuRow, ...]]:
     found: dict[str, tuple[GpuRow, ...]] = {}
     for row in all_gpus():
@@ -107,7 +123,7 @@ def _several(text: str, rows: tuple[GpuRow, ...]) -> UsageError:
 
 def _unknown(text: str, key: str) -> UsageError:
     near = _near_ids(key)
-    guess = f"Did you mean {' or '.join(near)}? " if near else ""
+    guess = f"Did you mean {', '.join(near)}? " if near else ""
     return UsageError(f"no GPU is called {text!r}", wanted="an id, alias or name of the catalogue",
                       hint=guess + _NEXT_STEP)
 
@@ -117,6 +133,6 @@ def _near_ids(key: str) -> list[str]:
 
     known = {name: rows[0]["id"] for name, rows in _rows_by_name().items()}
     known |= {alias: row["id"] for alias, row in _rows_by_alias().items()}
-    starting = [alias for alias in known if len(key) > 1 and alias.startswith(key)]
-    near = get_close_matches(key, known, n=3, cutoff=0.7)
-    return list(dict.fromkeys(known[alias] for alias in (*near, *starting)))[:3]
+    near = get_close_matches(key, known, n=4, cutoff=0.7)
+    longer = sorted(alias for alias in known if len(key) > 1 and key in alias)
+    return list(dict.fromkeys(known[alias] for alias in (*near, *longer)))[:4]

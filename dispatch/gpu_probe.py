@@ -1,8 +1,8 @@
 """The GPUs that CUDA would see on this machine, read through NVML without starting CUDA.
 
-CUDA_VISIBLE_DEVICES is read as the driver reads it. The forms were tried on two H200s (driver
-580.159.04, CUDA 13.0); tests/dispatch/test_gpu_probe.py holds the answers. MIG follows NVIDIA's
-MIG User Guide, "CUDA Device Enumeration": a process sees one instance and then no whole GPU.
+CUDA_VISIBLE_DEVICES is read as the driver reads it: what CUDA 13.0 (driver 580.159.04) answered to
+56 forms on two H200s is in tests/recorded_nvml/cuda-visible-devices.json. MIG follows NVIDIA's MIG
+User Guide, "CUDA Device Enumeration": a process sees one instance, and then no whole GPU.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ def _named(entry: str, kind: str, items: Sequence[Item]) -> Item | None:
         found = [card for card in (whole if kind == "GPU-" else parts)
                  if _is_called(card, entry, whole)]
         return found[0] if len(found) == 1 else None
+    # As strtoul: text after the digits is ignored, and the driver keeps 32 bits of the number.
     number = re.match(r"\s*([+-]?[0-9]{1,19})", entry)
     index = int(number[1]) % 2**32 if number else len(items)
     return items[index] if index < len(items) else None
@@ -207,16 +208,27 @@ def _as_gpu(card: Card) -> Gpu:
 
 
 def _with_catalogue(gpu: Gpu) -> Gpu:
-    """Return the GPU with the catalogue's id and SM count, where the catalogue knows its name."""
+    """Return the GPU with the catalogue's id and SM count, where the catalogue knows it."""
     from quantplan.dispatch.gpu import find_gpu
 
     try:
         known = find_gpu(gpu.name)
     except QuantplanError:
         return gpu
-    if known.capability != gpu.capability:
-        return gpu
-    return replace(gpu, id=known.id, sm_count=known.sm_count)
+    return replace(gpu, id=known.id, sm_count=known.sm_count) if _is_same(gpu, known) else gpu
+
+
+def _is_same(gpu: Gpu, known: Gpu) -> bool:
+    """Say whether the catalogue's GPU can be this one: one name may cover two memory sizes.
+
+    An RTX 3080 has 10 GB and 68 SMs or 12 GB and 70 under the same name; the driver reports up to
+    a tenth less than the label.
+    """
+    if gpu.capability != known.capability:
+        return False
+    if gpu.memory_bytes is None or known.memory_bytes is None:
+        return True
+    return 0.85 < gpu.memory_bytes / known.memory_bytes < 1.15
 
 
 def _capability_text(card: Card) -> str:

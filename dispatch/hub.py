@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.utils import (
+
+# Public, yet re-exported in a way that mypy does not follow.
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
     are_progress_bars_disabled,
     build_hf_headers,
     disable_progress_bars,
@@ -17,7 +19,6 @@ from huggingface_hub.utils import (
     hf_raise_for_status,
     http_stream_backoff,
 )
-
 from quantplan.dispatch.config_file import CONFIG, parse_json
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
 from quantplan.dispatch.hub_errors import is_unreachable, refusal

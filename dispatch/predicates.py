@@ -17,7 +17,8 @@ Facts = Mapping[str, Any]
 
 
 class Check(NamedTuple):
-    """One requirement evaluated: `text` is our sentence, `says` the engine's words on failure."""
+    """One requirement evaluated: `text` is our sentence, `says` the engine's words on failure, `plain`
+    what failing means for people, where the table says so."""
 
     id: str
     verdict: str
@@ -25,6 +26,7 @@ class Check(NamedTuple):
     source: str
     says: str | None = None
     fact: str = ""
+    plain: str | None = None
 
 
 def evaluate(row: Mapping[str, Any], facts: Facts, prefix: str, source: str) -> Check | None:
@@ -39,8 +41,12 @@ def evaluate(row: Mapping[str, Any], facts: Facts, prefix: str, source: str) -> 
     verdict = UNKNOWN if value is None or operand is None else PASS if passed else FAIL
     shown = "not known" if value is None else show(name, value)
     text = f"{name} is {shown}; must {_word(name, rule, row, facts)}"
-    says = fill(row["says"], facts) if "says" in row else None
-    return Check(f"{prefix}.{name}", verdict, text, row.get("source", source), says, name)
+    return Check(f"{prefix}.{name}", verdict, text, row.get("source", source),
+                 _filled(row, "says", facts), name, _filled(row, "plain", facts))
+
+
+def _filled(row: Mapping[str, Any], field: str, facts: Facts) -> str | None:
+    return fill(row[field], facts) if field in row else None
 
 
 def applies(when: Mapping[str, Any] | None, facts: Facts) -> bool:

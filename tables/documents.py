@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from quantplan.tables.errors import TableError
 from quantplan.tables.schema import Row
 
 
 def document_row(name: str) -> Row:
     """Return the schema of table NAME; raise TableError when no schema claims it."""
-    folder = name.split("/")[0]
-    if folder == "gpus":
-        from quantplan.tables.gpu_rows import GPU_DOCUMENT
+    folder = name.split("/", maxsplit=1)[0]
+    if folder not in SCHEMAS:
+        raise TableError(f"tables/{name}.yaml: no schema for folder {folder!r}",
+                         hint="Add one to tables/documents.py.")
+    module, row = SCHEMAS[folder]
+    found: Row = getattr(import_module(f"quantplan.tables.{module}"), row)
+    return found
 
-        return GPU_DOCUMENT
-    if folder == "engines":
-        from quantplan.tables.engine_rows import ENGINE_DOCUMENT
 
-        return ENGINE_DOCUMENT
-    if folder == "families":
-        from quantplan.tables.family_rows import FAMILY_DOCUMENT
-
-        return FAMILY_DOCUMENT
-    if folder == "formats":
-        from quantplan.tables.format_rows import FORMAT_DOCUMENT
-
-        return FORMAT_DOCUMENT
-    if folder == "models":
-        from quantplan.tables.model_rows import MODEL_DOCUMENT
-
-        return MODEL_DOCUMENT
-    raise TableError(f"tables/{name}.yaml: no schema for folder {folder!r}",
-                     hint="Add one to tables/documents.py.")
+SCHEMAS = {
+    "engines": ("engine_rows", "ENGINE_DOCUMENT"),
+    "families": ("family_rows", "FAMILY_DOCUMENT"),
+    "formats": ("format_rows", "FORMAT_DOCUMENT"),
+    "gpus": ("gpu_rows", "GPU_DOCUMENT"),
+    "models": ("model_rows", "MODEL_DOCUMENT"),
+    "modes": ("mode_rows", "MODE_DOCUMENT"),
+}
+"""Folder under tables/ -> the module and name of its schema."""

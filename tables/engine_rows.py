@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from quantplan.tables.errors import NotKnownError
@@ -32,6 +32,8 @@ REQUIREMENT: Row = {
                   required=False),
     "source": Field("text", "engine file:symbol, when not that of the kernel", required=False),
     "because": Field("text", "why the engine asks this", required=False),
+    "plain": Field("text", "what failing means, in a sentence for people; {fact} is filled in",
+                   required=False),
 }
 
 _REQUIREMENTS = Field("list", "requirements, in the engine's order", required=False,
@@ -49,7 +51,6 @@ KERNEL: Row = {
     "fallback": Field("text", "second of two kernels that it dispatches to", required=False),
     "supported": _REQUIREMENTS,
     "implement": _REQUIREMENTS,
-    "plain": Field("text", "what it is, in one sentence for people", required=False),
 }
 
 FAMILY: Row = {
@@ -91,6 +92,9 @@ ENGINE_DOCUMENT: Row = {
         "file": Field("text", "file name of the wheel"),
         "sha256": Field("text", "its SHA-256"),
     }),
+    "machine_code": Field("list", "capabilities (x 10) that the wheel's machine code serves",
+                          of=Field("int", "a capability")),
+    "machine_code_source": Field("text", "how that was read"),
     "libraries": Field("list", "optional libraries that selection asks for", of={
         "id": Field("text", "short name; the fact is lib.ID"),
         "default": Field("flag", "present and usable on a default install"),
@@ -176,7 +180,7 @@ KEYED = ("libraries", "environment", "methods", "online_methods", "config_classe
          "families", "kernels")
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     """Return the table of one engine version, its lists of rows keyed by id.
 
@@ -195,7 +199,7 @@ def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     return table
 
 
-@lru_cache(maxsize=None)
+@cache
 def engine_versions(engine: str) -> list[str]:
     """Return the versions of `engine` that have a table, oldest first."""
     prefix = f"engines/{engine}/"

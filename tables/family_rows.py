@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from quantplan.tables.load import read_table, table_names
@@ -58,7 +58,7 @@ FAMILY_DOCUMENT: Row = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
     """Return architecture -> family row, whose `modules` are its skeleton's, features applied."""
     found: dict[str, Mapping[str, Any]] = {}

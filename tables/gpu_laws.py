@@ -199,7 +199,7 @@ def law_fp8_is_twice_fp16(rows: Entries) -> Iterator[str]:
 
 
 def law_peak_is_dense(rows: Entries) -> Iterator[str]:
-    """FP16 per SM and clock is 85 to 103 % of the full or half rate: a sparse peak is twice that."""
+    """FP16 per SM and clock is 85 to 103 % of a dense rate: a sparse peak is twice that."""
     for entry in rows:
         rate = _operations_per_clock(entry, "dense_fp16_tflops")
         if rate is None:

@@ -1,10 +1,10 @@
-"""The schema of the GPU tables, the list of their files, and the key under which a GPU is looked up.
+"""The schema of the GPU tables, the list of their files, and the key that a GPU is looked up by.
 
 Conventions: peaks are dense (a figure printed with sparsity is halved) and accumulate in FP32, so
 GeForce FP16 is half of what its FP16-accumulate column prints. A figure that is absent has no
-hardware path or no source: never a guess. Memory comes in three figures, from the box to the engine:
-`memory_label_gb` (2^30 bytes each), `memory_nvml_mib` (nvidia-smi), `memory_torch_gib` (the total
-that torch, and so vLLM, divides up).
+hardware path or no source: never a guess. Memory comes in three figures, from the box to the
+engine: `memory_label_gb` (2^30 bytes each), `memory_nvml_mib` (nvidia-smi), `memory_torch_gib`
+(the total that torch, and so vLLM, divides up).
 """
 
 from __future__ import annotations

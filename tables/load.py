@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from quantplan.tables.errors import TableError
@@ -18,7 +18,7 @@ from quantplan.tables.errors import TableError
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-@lru_cache(maxsize=None)
+@cache
 def read_table(name: str) -> Any:
     """Return the content of `tables/NAME.yaml` as dicts and lists; raise TableError if it is bad."""
     source = _read_bytes(os.path.join(FOLDER, name + ".yaml"))

@@ -21,7 +21,7 @@ class Field(NamedTuple):
     type: str
     doc: str
     required: bool = True
-    of: Union["Field", Row, None] = None
+    of: Union[Field, Row, None] = None
     choices: tuple[str, ...] = ()
 
 

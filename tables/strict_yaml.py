@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-
 from quantplan.tables.errors import TableError
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -71,8 +71,7 @@ class FakeNvml:
         self.open_count -= 1
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        self._check_open()
-        return len(self.recording["devices"])
+        return len(self._answer(self.recording, "devices"))
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:  # noqa: N802
         return self._handle(self.recording["devices"], index)

@@ -33,7 +33,9 @@ def attention_layer(
     """Return the attention layer's backend, KV dtype and KV method, or refuse as the engine does."""
     dtype = kv_dtype(context.deployment.kv_cache_dtype, kv_scheme)
     facts = _facts(context, dtype, kv_scheme)
-    selection = _select(context, facts)
+    if dtype not in context.walks:
+        context.walks[dtype] = _select(context, facts)
+    selection = context.walks[dtype]
     if selection.kernel is None:
         raise refuse("kernel selection", "ValueError",
                      f"No valid attention backend found: {selection.error}", site.path,

@@ -140,8 +140,10 @@ def _fp8_w8a16(group: Group, context: Context, site: Site) -> Assignment:
                               context.deployment.tp)
     static = group.inputs is not None and not group.inputs.dynamic
     granularity = "block128x128" if weights.strategy == "block" else str(weights.strategy)
+    why = "the checkpoint quantizes weights only" if group.inputs is None else (
+        f"this GPU ({context.gpu.capability_text}) has no FP8 tensor cores")
     return Assignment("CompressedTensorsLinearMethod", None, "w8a16_fp8",
-                      fp8.scale_quant(granularity, "tensor", static), "none")
+                      fp8.scale_quant(granularity, "tensor", static), "none", why=why)
 
 
 def _int8(group: Group, context: Context, site: Site) -> Assignment:

@@ -15,7 +15,8 @@ Table = Mapping[str, Any]
 
 
 class Context(NamedTuple):
-    """One question to one engine version; `facts` are those that hold for every layer."""
+    """One question to one engine version; `facts` are those that hold for every layer, `walks` the
+    selections already made for a set of layer facts (layers repeat)."""
 
     table: Table
     checkpoint: Checkpoint
@@ -24,6 +25,7 @@ class Context(NamedTuple):
     deployment: Deployment
     dtype: str
     facts: Mapping[str, Any]
+    walks: dict[Any, Selection]
 
 
 class Site(NamedTuple):

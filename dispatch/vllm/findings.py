@@ -1,0 +1,165 @@
+"""What passes selection and fails later, and what runs but not as hoped. Each rule reads the trace
+and yields findings; none changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from quantplan.dispatch.trace import Finding, Layer
+from quantplan.dispatch.vllm.context import Context
+
+FP8_TENSOR_CORES_MIN = 89
+Layers = tuple[Layer, ...]
+Rule = Callable[[Context, Layers], Iterator[Finding]]
+
+
+def findings(context: Context, layers: Layers) -> tuple[Finding, ...]:
+    """Return the findings of every rule, errors first, in stage order within a severity."""
+    found = [finding for rule in RULES for finding in rule(context, layers)]
+    rank = {"error": 0, "warning": 1, "info": 2}
+    return tuple(sorted(found, key=lambda f: rank[f.severity]))
+
+
+def bfloat16_worker(context: Context, layers: Layers) -> Iterator[Finding]:
+    """bfloat16 below 8.0: the worker refuses it before the model is built."""
+    if context.dtype == "bfloat16" and context.gpu.capability < 80:
+        gpu = context.gpu
+        yield Finding(
+            "activation dtype", "error", "bfloat16-below-8.0",
+            "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your "
+            f"{gpu.name} GPU has compute capability {gpu.capability_text}. You can use float16 "
+            "instead by explicitly setting the `dtype` flag in CLI, for example: --dtype=half.",
+            "Pass --dtype float16.", "platforms/cuda.py:CudaPlatform.check_if_supports_dtype")
+
+
+def no_machine_code(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Capabilities for which the wheel holds no machine code: selection answers, kernels may not."""
+    if context.gpu.capability not in context.table["machine_code"]:
+        yield Finding(
+            "first forward", "error" if context.gpu.capability < 75 else "warning",
+            "no-machine-code",
+            f"the {context.table['version']} wheel ships no machine code for "
+            f"{context.gpu.capability_text}; its own kernels cannot be expected to run there",
+            "Build the engine from source for this capability.",
+            context.table["machine_code_source"])
+
+
+def int8_on_blackwell(context: Context, layers: Layers) -> Iterator[Finding]:
+    """INT8 W8A8 on 10.0 and up: CUTLASS is chosen and has no int8 path there."""
+    chosen = any(x.kernel == "CutlassInt8ScaledMMLinearKernel" for x in layers)
+    if chosen and context.gpu.capability >= 100:
+        yield Finding(
+            "first forward", "error", "int8-cutlass-from-10.0",
+            "CutlassInt8ScaledMMLinearKernel is selected, but its kernel has no INT8 path on "
+            f"{context.gpu.capability_text}: the profile run fails (\"Int8 not supported on SM\")",
+            "Pass --linear-backend triton, or set VLLM_DISABLED_KERNELS="
+            "CutlassInt8ScaledMMLinearKernel.",
+            "text in the wheel's _C; vllm-project/vllm#54311")
+
+
+def block_fp8_weight_only(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Block FP8 on a GPU with FP8 tensor cores that still lands on Marlin."""
+    hit = next((x for x in layers if x.selection and x.selection.family == "fp8_block_w8a8"
+                and x.mode == "W8A16_fp8"), None)
+    if hit and context.gpu.capability >= FP8_TENSOR_CORES_MIN:
+        yield Finding(
+            "mode and numerics", "warning", "block-fp8-weight-only",
+            f"block FP8 runs weight-only ({hit.kernel}) although {context.gpu.capability_text} "
+            "has FP8 tensor cores: no W8A8 block kernel ahead of it in the list accepts it",
+            "--linear-backend triton selects TritonFp8BlockScaledMMKernel (W8A8).",
+            "model_executor/kernels/linear/__init__.py:_POSSIBLE_FP8_BLOCK_KERNELS")
+
+
+def split_groups(context: Context, layers: Layers) -> Iterator[Finding]:
+    """GPTQ checks no group against the shard: some kernels accept a group cut by TP."""
+    for layer in _one_per_shape(layers):
+        checks = layer.selection.candidates if layer.selection else ()
+        marlin = next((c for c in checks if c.kernel == "MarlinLinearKernel"), None)
+        cut = marlin and any(c.verdict == "fail" and c.id.endswith(".quant.group_size")
+                             and "must divide layer.k" in c.text for c in marlin.checks)
+        if cut and layer.kernel != "MarlinLinearKernel":
+            yield Finding(
+                "shapes under TP", "warning", "group-cut-by-tp",
+                f"{layer.path}: a quantization group straddles two ranks; Marlin refuses it, "
+                f"{layer.kernel} accepts it and the scales are cut: results are suspect",
+                "Use a tensor parallel size that leaves whole groups.",
+                "model_executor/layers/quantization/auto_gptq.py:"
+                "AutoGPTQLinearMethod.create_weights")
+
+
+def merged_block(context: Context, layers: Layers) -> Iterator[Finding]:
+    """fp8 checkpoints skip the block check on fused layers whose parts it does not divide."""
+    for layer in _one_per_shape(layers):
+        fused = layer.path.rsplit(".", 1)[-1] in context.structure.packed
+        if layer.method == "Fp8LinearMethod" and fused and layer.n and layer.n % 128 and (
+                layer.selection and layer.selection.family == "fp8_block_w8a8"):
+            yield Finding(
+                "shapes under TP", "warning", "block-cut-in-fused-layer",
+                f"{layer.path}: {layer.n} outputs are not whole 128-blocks; the engine skips its "
+                "own check for fused layers of fp8 checkpoints", None,
+                "model_executor/layers/linear.py:ColumnParallelLinear."
+                "_maybe_allow_fp8_block_shape_mismatch")
+
+
+def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Environment variables that this version no longer reads."""
+    for name in context.table["removed_environment"]:
+        if name in context.deployment.env:
+            yield Finding("flags", "info", "removed-variable",
+                          f"{name} is not read by this version any more", "Drop it.", "envs.py")
+
+
+def unknown_disabled_kernels(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Names in VLLM_DISABLED_KERNELS that are no class this table knows."""
+    for name in context.facts["env.VLLM_DISABLED_KERNELS"]:
+        if name and name not in context.table["kernels"]:
+            yield Finding("flags", "warning", "unknown-disabled-kernel",
+                          f"VLLM_DISABLED_KERNELS names {name}, which is no kernel class of the "
+                          "lists shown here: it disables nothing in them",
+                          "Class names are spelled exactly, without spaces.",
+                          context.table["disabled_source"])
+
+
+def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding]:
+    """--linear-backend that has no kernel for a layer type: the engine falls back with a warning."""
+    backend = context.deployment.linear_backend
+    missed = {x.selection.family for x in layers if x.selection
+              for step in x.selection.steps if step.kind == "Filtered" and step.what == "nothing"}
+    for family in sorted(missed):
+        yield Finding("kernel selection", "warning", "linear-backend-without-kernel",
+                      f"--linear-backend {backend} has no {family} kernel: automatic selection "
+                      "is used for that layer type", None,
+                      context.table["linear_backend_source"])
+
+
+def assumed_libraries(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Choices that rest on a library taken as usable, and what is chosen without it."""
+    for library in _assumed(context, layers):
+        row = context.table["libraries"][library]
+        yield Finding("kernel selection", "info", "assumed-library",
+                      f"this assumes {library} is usable ({row['means']})",
+                      f"--lib {library}=off shows the answer without it.", row["source"])
+
+
+def _assumed(context: Context, layers: Layers) -> list[str]:
+    names: set[str] = set()
+    for layer in layers:
+        chosen = layer.selection.chosen if layer.selection else None
+        names |= {c.fact[4:] for c in (chosen.checks if chosen else ())
+                  if c.fact.startswith("lib.")}
+    return sorted(names - set(context.deployment.libs))
+
+
+def _one_per_shape(layers: Layers) -> list[Layer]:
+    seen: dict[tuple[object, ...], Layer] = {}
+    for layer in layers:
+        name = layer.path.rsplit(".", 1)[-1]
+        seen.setdefault((name, layer.n, layer.k, layer.kernel), layer)
+    return list(seen.values())
+
+
+RULES: tuple[Rule, ...] = (
+    bfloat16_worker, no_machine_code, int8_on_blackwell, block_fp8_weight_only, split_groups,
+    merged_block, removed_environment, unknown_disabled_kernels, backend_without_kernel,
+    assumed_libraries,
+)

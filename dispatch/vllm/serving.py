@@ -1,0 +1,129 @@
+"""The config class that serves a method: its fields, its gates, and how it assigns layers
+(model_executor/model_loader/weight_utils.py:get_quant_config, config/vllm.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.trace import Selection
+from quantplan.dispatch.vllm import awq, compressed_tensors, fp8, gptq, online
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.names import NamedMethod
+from quantplan.tables.errors import NotKnownError
+
+After = Callable[[Context, Site, Assignment, Selection], Assignment]
+Assign = Callable[[Site], "Assignment | None"]
+
+
+class Serving(NamedTuple):
+    """The config class that serves the model: how it assigns layers, and its KV-cache method."""
+
+    config_class: str | None
+    min_capability: int | None
+    assign: Assign
+    after: After | None = None
+    kv_method: str | None = None
+    kv_scheme: Mapping[str, Any] | None = None
+    ignore: tuple[tuple[str, ...], bool] = ((), True)
+
+
+def serve(named: NamedMethod, context: Context) -> Serving:
+    """Return what serves the named method; refuses at the config's fields, the capability gate and
+    the activation dtype, in that order."""
+    if named.resolved is None:
+        return Serving(None, None, _unquantized)
+    row, fields = _config_class(named, context)
+    _check_capability(named.resolved, row, context)
+    _check_dtype(named.resolved, row, context)
+    module = MODULES.get(row["resolves"])
+    if module is None:
+        method = named.resolved
+        return Serving(row["id"], row["min_capability"],
+                       lambda site: online.assign(method, context, site), online.after_selection)
+    after = getattr(module, "after_selection", None)
+    return Serving(row["id"], row["min_capability"],
+                   lambda site: module.assign(fields, context, site), after,
+                   row.get("kv_method"), getattr(fields, "kv_scheme", None),
+                   _ignore(fields, named.config or {}))
+
+
+def _ignore(fields: Any, config: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """Return the ignore entries that the config itself lists, and whether they are whole names."""
+    if isinstance(fields, awq.AwqFields):
+        return tuple(config.get("modules_to_not_convert") or ()), False
+    return tuple(getattr(fields, "ignored", getattr(fields, "ignore", ()))), True
+
+
+MODULES: Mapping[str, Any] = {"fp8": fp8, "awq": awq, "gptq": gptq,
+                              "compressed_tensors": compressed_tensors}
+"""Config class row `resolves` -> the module that reads its fields and assigns its layers."""
+
+
+def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, Any], Any]:
+    table, name = context.table, str(named.resolved)
+    config = named.config or _side_file(name, context)
+    if config is None and name in table["online_methods"]:
+        return table["config_classes"]["OnlineQuantizationConfig"], None
+    row = table["config_classes"][table["methods"][name]["config_class"]]
+    if row["resolves"] == "none" and (config is not None or name not in CONFIG_FILE_METHODS):
+        raise NotKnownError(f"quantization method {name} ({row['id']})",
+                            wanted="a method whose layers are in the table",
+                            hint="It is registered in this engine version; its rules are not "
+                            "tabulated yet.")
+    if config is None:
+        _refuse_no_config(name, row)
+    module = MODULES.get(row["resolves"])
+    return row, module.read(config, context) if module else None
+
+
+CONFIG_FILES = {
+    "awq": ("quantize_config.json", "quant_config.json"), "gptq": ("quantize_config.json",),
+}
+"""get_config_filenames() of the config classes that read a file of their own."""
+
+
+CONFIG_FILE_METHODS = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "moe_wna16")
+"""Methods without rules here that are refused for want of a config file, whatever their rules."""
+
+
+def _side_file(name: str, context: Context) -> Mapping[str, Any] | None:
+    row = context.table["methods"].get(name)
+    classes = context.table["config_classes"]
+    kind = classes[row["config_class"]]["resolves"] if row else None
+    found = [f for f in CONFIG_FILES.get(str(kind), ()) if f in context.checkpoint.side_files]
+    return context.checkpoint.side_files[found[0]] if found else None
+
+
+def _refuse_no_config(name: str, row: Mapping[str, Any]) -> None:
+    told = row.get("no_checkpoint")
+    source = "model_executor/model_loader/weight_utils.py:get_quant_config"
+    hint = "The checkpoint is not quantized; --quantization fp8_per_tensor quantizes it online."
+    if told:
+        raise refuse("config fields", told["type"], told["message"], None, source, hint)
+    raise refuse("config fields", "ValidationError", f"Cannot find the config file for {name}",
+                 None, source, hint)
+
+
+def _check_capability(name: str, row: Mapping[str, Any], context: Context) -> None:
+    if context.gpu.capability < row["min_capability"]:
+        raise refuse("capability gate", "ValidationError",
+                     f"The quantization method {name} is not supported for the current GPU. "
+                     f"Minimum capability: {row['min_capability']}. Current capability: "
+                     f"{context.gpu.capability}.", None,
+                     "config/vllm.py:VllmConfig._get_quantization_config",
+                     hint="No flag changes this; use another format or a newer GPU.")
+
+
+def _check_dtype(name: str, row: Mapping[str, Any], context: Context) -> None:
+    if context.dtype not in row["dtypes"]:
+        listed = "[" + ", ".join(f"torch.{dtype}" for dtype in row["dtypes"]) + "]"
+        raise refuse("activation dtype", "ValidationError",
+                     f"torch.{context.dtype} is not supported for quantization method {name}. "
+                     f"Supported dtypes: {listed}", None,
+                     "config/vllm.py:VllmConfig._get_quantization_config",
+                     hint=f"Pass --dtype {row['dtypes'][0]}.")
+
+
+def _unquantized(site: Site) -> Assignment | None:
+    return None if site.module.split == "vocab" else Assignment("UnquantizedLinearMethod")

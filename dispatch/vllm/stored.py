@@ -1,0 +1,111 @@
+"""The checkpoint's tensors against what the engine plans: the second source of truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quantplan.dispatch.facts import Tensor
+from quantplan.dispatch.trace import Finding, Layer
+from quantplan.dispatch.vllm.context import Context
+from quantplan.dispatch.vllm.ignore import matches
+
+PLAIN = ("BF16", "F16", "F32")
+QUANTIZED_PARTS = ("weight", "qweight", "weight_packed")
+SOURCE = "safetensors headers"
+
+
+def stored_findings(
+    context: Context, layers: Sequence[Layer], ignore: Sequence[str], exact: bool
+) -> Iterator[Finding]:
+    """Yield what the headers contradict; nothing when no header could be read."""
+    yield from _dead_patterns(context, ignore, exact)
+    tensors = context.checkpoint.tensors
+    if tensors:
+        yield from _wrong_storage(context, layers, tensors)
+        yield from _missing_kv_scales(context, layers, tensors)
+
+
+def _dead_patterns(context: Context, ignore: Sequence[str], exact: bool) -> Iterator[Finding]:
+    dead = [p for p in ignore if not _hits(context, p, exact)]
+    if dead:
+        shown = ", ".join(repr(p) for p in dead[:3]) + (" ..." if len(dead) > 3 else "")
+        yield Finding(
+            "layer assignment", "warning", "ignore-matches-nothing",
+            f"{len(dead)} of {len(ignore)} ignore entries match no layer: {shown}",
+            "This method compares whole module paths; short names match nothing." if exact
+            else None, "quantization config")
+
+
+def _hits(context: Context, pattern: str, exact: bool) -> bool:
+    return any(matches(path, pattern) if exact else pattern in path
+               for path in _leaf_paths(context))
+
+
+def _leaf_paths(context: Context) -> Iterator[str]:
+    structure = context.structure
+    for module in structure.modules:
+        for path in {module.path, *(module.leaf_path(leaf.name) for leaf in module.leaves)}:
+            if module.per_layer:
+                yield from (path.replace("*", str(i)) for i in range(structure.num_layers))
+            else:
+                yield path
+
+
+def _wrong_storage(
+    context: Context, layers: Sequence[Layer], tensors: Mapping[str, Tensor]
+) -> Iterator[Finding]:
+    plain = [x.path for x in layers if _planned(x) and _stored(context, x, tensors) == "plain"]
+    packed = [x.path for x in layers if _unplanned(x)
+              and _stored(context, x, tensors) == "quantized"]
+    if plain:
+        yield Finding("weight loading", "error", "stored-unquantized",
+                      f"{_count(plain)} planned as quantized but stored in 16 bits: loading "
+                      "fails, or the weights are read wrongly",
+                      "List them in the ignore entries of the quantization config.", SOURCE)
+    if packed:
+        yield Finding("weight loading", "error", "stored-quantized",
+                      f"{_count(packed)} planned as 16-bit but stored quantized: the engine has no "
+                      "parameter for those tensors",
+                      "The quantization config is missing, or ignores too much.", SOURCE)
+
+
+def _planned(layer: Layer) -> bool:
+    method = layer.method or ""
+    online = "Online" in method
+    return layer.module != "Attention" and not online and not method.startswith("Unquantized")
+
+
+def _unplanned(layer: Layer) -> bool:
+    return layer.method == "UnquantizedLinearMethod"
+
+
+def _count(paths: list[str]) -> str:
+    more = f" and {len(paths) - 1} more layers are" if len(paths) > 1 else " is"
+    return f"{paths[0]}{more}"
+
+
+def _stored(context: Context, layer: Layer, tensors: Mapping[str, Tensor]) -> str | None:
+    """Return "plain" or "quantized" by the dtype of a layer's first leaf, None when not stored."""
+    name = layer.path.rsplit(".", 1)[-1]
+    leaves = context.structure.packed.get(name, (name,))
+    prefix = layer.path[: -len(name)] + leaves[0]
+    for part in QUANTIZED_PARTS:
+        tensor = tensors.get(f"{prefix}.{part}")
+        if tensor is not None:
+            return "plain" if tensor.dtype in PLAIN else "quantized"
+    return None
+
+
+def _missing_kv_scales(
+    context: Context, layers: Sequence[Layer], tensors: Mapping[str, Any]
+) -> Iterator[Finding]:
+    fp8 = any(x.module == "Attention" and (x.kv_cache_dtype or "").startswith("fp8")
+              for x in layers)
+    scaled = any(name.endswith((".k_scale", ".k_proj.output_scale", ".kv_scale"))
+                 for name in tensors)
+    if fp8 and not scaled:
+        yield Finding("scales in the checkpoint", "warning", "kv-scales-missing",
+                      "the KV cache is FP8 but the checkpoint stores no k/v scales: 1.0 is used "
+                      "silently", "Calibrate KV scales, or use --kv-cache-dtype auto.",
+                      "model_executor/layers/quantization/kv_cache.py:BaseKVCacheMethod")
