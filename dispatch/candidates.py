@@ -1,4 +1,4 @@
-"""The ordered candidate list: order it as the engine does, evaluate every entry, take the first pass."""
+"""The ordered candidate list: order it as the engine does, evaluate all, take the first pass."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def walk(table: Row, family_id: str, facts: Facts) -> Selection:
     names, steps = order(table, family, facts)
     candidates = [_candidate(table, family, name, facts) for name in names]
     chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
-    candidates = _mark_considered(candidates, chosen)
+    candidates = mark_considered(candidates, chosen)
     return Selection(
         family_id, chosen, tuple(candidates), tuple(steps),
-        _alternatives(candidates, chosen),
+        alternatives(candidates, chosen),
         None if chosen else _no_kernel(family, candidates),
     )
 
@@ -67,27 +67,21 @@ def _filter_backend(
 
 
 def _candidate(table: Row, family: Row, name: str, facts: Facts) -> Candidate:
-    kernel = table["kernels"][name]
     disabled = _disabled(name, facts, table["disabled_source"])
-    checks = (disabled, *_checks(table, family, name, facts)) if disabled else _checks(
-        table, family, name, facts)
-    verdict = _verdict(checks)
-    source = f"{kernel['file']}:{name}"
-    reason = None
-    if verdict != PASS:
-        reason = _reason(table, family, name, checks, facts, disabled is not None)
-    return Candidate(name, verdict, tuple(checks), source, reason)
+    checks = (*disabled, *_checks(table, name, facts))
+    verdict = verdict_of(checks)
+    reason = None if verdict == PASS else _reason(table, family, name, checks, facts)
+    return Candidate(name, verdict, checks, f"{table['kernels'][name]['file']}:{name}", reason)
 
 
-def _disabled(name: str, facts: Facts, source: str) -> Check | None:
-    names = facts["env.VLLM_DISABLED_KERNELS"]
-    if name not in names:
-        return None
-    return Check(f"{name}.disabled", FAIL, f"env.VLLM_DISABLED_KERNELS names {name}", source,
-                 fact="env.VLLM_DISABLED_KERNELS")
+def _disabled(name: str, facts: Facts, source: str) -> tuple[Check, ...]:
+    if name not in facts["env.VLLM_DISABLED_KERNELS"]:
+        return ()
+    return (Check(f"{name}.disabled", FAIL, f"env.VLLM_DISABLED_KERNELS names {name}", source,
+                  fact="env.VLLM_DISABLED_KERNELS"),)
 
 
-def _checks(table: Row, family: Row, name: str, facts: Facts) -> tuple[Check, ...]:
+def _checks(table: Row, name: str, facts: Facts) -> tuple[Check, ...]:
     kernel = table["kernels"][name]
     found: list[Check] = []
     for phase in ("supported", "implement"):
@@ -110,25 +104,25 @@ def phase_checks(kernel: Row, name: str, phase: str, facts: Facts) -> list[Check
     return [check for check in found if check is not None]
 
 
-def _verdict(checks: tuple[Check, ...]) -> str:
+def verdict_of(checks: tuple[Check, ...]) -> str:
+    """Return fail if any check fails, else unknown if any is unknown, else pass."""
     verdicts = {check.verdict for check in checks}
     return FAIL if FAIL in verdicts else UNKNOWN if UNKNOWN in verdicts else PASS
 
 
 def _reason(
-    table: Row, family: Row, name: str, checks: tuple[Check, ...], facts: Facts, disabled: bool
+    table: Row, family: Row, name: str, checks: tuple[Check, ...], facts: Facts
 ) -> str:
-    texts = family["texts"]
-    kernel = table["kernels"][name]
+    texts, kernel = family["texts"], table["kernels"][name]
     words = {"kernel": name, "minimum": str(kernel.get("min_capability")),
              "capability": str(facts["gpu.capability"])}
-    if disabled:
-        return _fill_words(texts["disabled"], words)
     first = next(check for check in checks if check.verdict != PASS)
+    if first.id.endswith(".disabled"):
+        return fill(texts["disabled"], words)
     if first.says is None and "min_capability" in kernel:
-        return _fill_words(texts["capability"], words)
+        return fill(texts["capability"], words)
     words["reason"] = _engine_words(table, kernel, facts) or first.says or first.text
-    return _fill_words(texts["reason"], words)
+    return fill(texts["reason"], words)
 
 
 def _engine_words(table: Row, kernel: Row, facts: Facts) -> str | None:
@@ -152,18 +146,15 @@ def _first_failure(checks: list[Check]) -> str | None:
     return next((check.says for check in checks if check.verdict != PASS), None)
 
 
-def _fill_words(template: str, words: dict[str, str]) -> str:
-    return fill(template, words)
-
-
-def _mark_considered(candidates: list[Candidate], chosen: str | None) -> list[Candidate]:
+def mark_considered(candidates: list[Candidate], chosen: str | None) -> list[Candidate]:
+    """Return the candidates, those behind the chosen one marked as never looked at."""
     if chosen is None:
         return candidates
     position = next(i for i, c in enumerate(candidates) if c.kernel == chosen)
     return [c._replace(considered=i <= position) for i, c in enumerate(candidates)]
 
 
-def _alternatives(candidates: list[Candidate], chosen: str | None) -> tuple[Alternative, ...]:
+def alternatives(candidates: list[Candidate], chosen: str | None) -> tuple[Alternative, ...]:
     """Return the candidates before the chosen one that only unknown facts hold back."""
     found = []
     for candidate in candidates:

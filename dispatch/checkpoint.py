@@ -16,7 +16,7 @@ from quantplan.dispatch.config_file import (
     read_json,
 )
 from quantplan.dispatch.facts import Checkpoint, Tensor
-from quantplan.dispatch.regular_file import shown, size_bytes, unreadable
+from quantplan.dispatch.regular_file import shown, size_bytes
 from quantplan.dispatch.safetensors_header import DTYPES
 from quantplan.dispatch.store import config_alone, read_folder
 from quantplan.dispatch.weight_files import UNREAD_SUFFIXES
@@ -54,7 +54,7 @@ def read_checkpoint(
         _refuse(revision, "revision", "a hub id")
         return _from_path(path)
     if _looks_like_path(name):
-        raise unreadable(name, FileNotFoundError())
+        raise CheckpointError(f"{shown(name)} does not exist", wanted=MODEL_FORMS)
     return _from_name(name, revision)
 
 

@@ -43,10 +43,10 @@ def driver_gpu(name: str, memory_bytes: int | None) -> Gpu | None:
     """Return the GPU that the driver calls NAME, or None where the tables hold none or several.
 
     Variants that share a name (RTX 3080 of 10 and 12 GB, the Orin modules) are told apart by the
-    driver's total of `memory_bytes`: the one label that this is 90 to 100 % of.
+    driver's total of `memory_bytes`: it is 90 to 100 % of the label of the right one.
     """
     rows = _rows_by_name().get(lookup_key(name), ())
-    if len(rows) > 1 and memory_bytes is not None:
+    if memory_bytes is not None:
         rows = tuple(row for row in rows if 0.9 <= memory_bytes / _label_bytes(row) <= 1)
     return gpu_of(rows[0]) if len(rows) == 1 else None
 
@@ -85,7 +85,7 @@ def capability_gpu(text: str) -> Gpu:
                          wanted="6.0 to 12.9, such as 8.9 or 89",
                          hint="`quantplan gpus` shows the capability of every GPU it knows.")
     capability = int(digits)
-    return Gpu(name=f"a GPU of compute capability {capability // 10}.{capability % 10}",
+    return Gpu(name=f"Emulated GPU {capability // 10}.{capability % 10}",
                capability=capability, origin="capability")
 
 
@@ -133,6 +133,6 @@ def _near_ids(key: str) -> list[str]:
 
     known = {name: rows[0]["id"] for name, rows in _rows_by_name().items()}
     known |= {alias: row["id"] for alias, row in _rows_by_alias().items()}
-    near = get_close_matches(key, known, n=4, cutoff=0.7)
     longer = sorted(alias for alias in known if len(key) > 1 and key in alias)
-    return list(dict.fromkeys(known[alias] for alias in (*near, *longer)))[:4]
+    near = get_close_matches(key, known, n=4, cutoff=0.7)
+    return list(dict.fromkeys(known[alias] for alias in (*longer, *near)))[:4]

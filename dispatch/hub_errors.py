@@ -30,7 +30,7 @@ STATUS = {
 }
 UNREACHABLE = {"OfflineModeIsEnabled", "TransportError", "ConnectionError", "Timeout"}
 SLOW = {"TimeoutException", "Timeout", "TimeoutError"}
-OFFLINE_HINT = "Give a local folder, or fetch the model with `hf download` where there is a network."
+OFFLINE_HINT = "Give a local folder, or fetch the model where there is a network: `hf download`."
 
 
 def is_unreachable(error: BaseException) -> bool:
@@ -42,21 +42,29 @@ def is_unreachable(error: BaseException) -> bool:
 def refusal(error: BaseException, repo_id: str, revision: str | None) -> CheckpointError | None:
     """Return the one line for an error of the hub's client, None for one that is not its own."""
     error = _inner(error)
-    names = _names(error)
     where = f"{repo_id} at {shown(revision)}" if revision else repo_id
     for name, what, hint in TOLD:
-        if name in names:
+        if name in _names(error):
             return CheckpointError(f"{where} {what}", hint=hint)
     if (status := _status(error)) is not None:
         what, hint = STATUS.get(status, ("failed", "Try again later, or give a local folder."))
         return CheckpointError(f"{where}: {_host()} {what}", found=f"HTTP {status}", hint=hint)
+    return _not_reached(error, where) or _not_usable(error, where)
+
+
+def _not_reached(error: BaseException, where: str) -> CheckpointError | None:
+    names = _names(error)
     if "OfflineModeIsEnabled" in names:
-        what = "is not in the hub's cache, and HF_HUB_OFFLINE is set"
-        return CheckpointError(f"{where} {what}", hint=OFFLINE_HINT)
+        found = "HF_HUB_OFFLINE set"
+        return CheckpointError(f"{where} is not in the hub's cache", found=found, hint=OFFLINE_HINT)
     if names & (UNREACHABLE | {"InvalidURL"}):
         what = "did not answer in time" if names & SLOW else "cannot be reached"
-        found = f"no cached snapshot of {repo_id}"
+        found = "no snapshot in the cache"
         return CheckpointError(f"{where}: {_host()} {what}", found=found, hint=OFFLINE_HINT)
+    return None
+
+
+def _not_usable(error: BaseException, where: str) -> CheckpointError | None:
     if isinstance(error, json.JSONDecodeError):
         hint = "Check HF_ENDPOINT and the proxy."
         return CheckpointError(f"{where}: {_host()} does not answer as a hub", hint=hint)

@@ -17,8 +17,8 @@ Facts = Mapping[str, Any]
 
 
 class Check(NamedTuple):
-    """One requirement evaluated: `text` is our sentence, `says` the engine's words on failure, `plain`
-    what failing means for people, where the table says so."""
+    """One requirement evaluated: `text` is our sentence, `says` the engine's words on failure,
+    `plain` what failing means for people, where the table says so."""
 
     id: str
     verdict: str

@@ -69,12 +69,13 @@ def refuse_lfs_pointer(path: str, size: int, name: str) -> None:
 
 
 def unreadable(path: str, error: OSError | ValueError) -> CheckpointError:
-    """Return the refusal for a file that the operating system would not open."""
+    """Return the refusal for a path that the operating system would not open."""
     if isinstance(error, FileNotFoundError):
         found = "a link to a missing file" if os.path.islink(path) else "no such file"
     else:
         found = getattr(error, "strerror", None) or str(error)
-    return CheckpointError(f"{shown(path)} cannot be read", wanted="a regular file", found=found)
+    wanted = "a readable file or folder"
+    return CheckpointError(f"{shown(path)} cannot be read", wanted=wanted, found=found)
 
 
 def _kind(mode: int) -> str:

@@ -125,7 +125,7 @@ class EngineError:
     selection: Selection | None = None
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - an answer on its way up, not a fault of ours
     """Carries an EngineError up from the step at which the engine would raise it."""
 
     def __init__(self, error: EngineError) -> None:

@@ -69,17 +69,17 @@ def read_weights(store: Store) -> Weights:
     return _unread(store)
 
 
-def weight_map(index: Mapping[str, Any], name: str) -> dict[str, str]:
+def weight_map(index: Mapping[str, Any], label: str) -> dict[str, str]:
     """Return {tensor: file} of an index; raise CheckpointError unless all files are plain names."""
     found = index.get("weight_map")
     if not isinstance(found, dict) or not found:
         wanted = '{"weight_map": {tensor name: file name}}'
-        raise CheckpointError(f"{name} has no weight_map", wanted=wanted, found=kind(found))
+        raise CheckpointError(f"{shown(label)} has no weight_map", wanted=wanted, found=kind(found))
     odd: list[object] = [file for file in found.values() if not isinstance(file, str)]
     odd = odd or [file for file in set(found.values()) if not _is_plain(file)]
     if odd:
         raise CheckpointError(
-            f"{name} names a file that is not a safetensors file of its folder",
+            f"{shown(label)} names a file that is not a safetensors file of its folder",
             wanted="plain names ending in .safetensors",
             found=kind(odd[0]),
         )
@@ -87,15 +87,16 @@ def weight_map(index: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _indexed(store: Store, index_name: str, files: Sequence[str]) -> Weights:
-    expected = weight_map(store.json(index_name, INDEX_LIMIT_BYTES), index_name)
+    label = store.label(index_name)
+    expected = weight_map(store.json(index_name, INDEX_LIMIT_BYTES), label)
     shards = sorted(set(expected.values()))
     missing = [name for name in shards if name not in store.names]
     if missing:
-        raise _missing_shards(missing, len(shards), index_name)
+        raise _missing_shards(store.where, missing, len(missing), len(shards))
     tensors, twice = _merge(store.headers(shards))
     if absent := sorted(expected.keys() - tensors.keys()):
         raise CheckpointError(
-            f"{index_name} names {_count(len(absent), 'tensor')} that no shard holds",
+            f"{shown(label)} names {_count(len(absent), 'tensor')} that no shard holds",
             wanted="an index written with these shards",
             found=_some(absent),
             hint="Fetch the index and the shards of one revision.",
@@ -111,7 +112,7 @@ def _indexed(store: Store, index_name: str, files: Sequence[str]) -> Weights:
 
 
 def _unindexed(store: Store, files: Sequence[str], left_out: Sequence[str] = ()) -> Weights:
-    _check_complete(files)
+    _check_complete(store.where, files)
     tensors, twice = _merge(store.headers(files))
     reason = "not read: model files are beside them"
     notes = (
@@ -152,7 +153,7 @@ def _merge(headers: Iterable[dict[str, Tensor]]) -> tuple[dict[str, Tensor], lis
     return tensors, twice
 
 
-def _check_complete(files: Iterable[str]) -> None:
+def _check_complete(where: str, files: Iterable[str]) -> None:
     """Raise CheckpointError when names say "3 of 4" and one of the four is not there."""
     numbers_of: dict[tuple[str, str], set[int]] = {}
     for file in files:
@@ -169,17 +170,15 @@ def _check_complete(files: Iterable[str]) -> None:
                 f"{stem}-{i:0{width}d}-of-{total}.safetensors"
                 for i in islice(wanted, NAMED_AT_MOST)
             ]
-            raise _missing_shards(names, int(total), "the file names", absent)
+            raise _missing_shards(where, names, absent, int(total))
 
 
-def _missing_shards(
-    names: Sequence[str], total: int, source: str, count: int | None = None
-) -> CheckpointError:
-    count = len(names) if count is None else count
+def _missing_shards(where: str, names: Sequence[str], count: int, total: int) -> CheckpointError:
+    """Return the refusal for `count` missing shards of `total`; `names` are at least the first."""
     return CheckpointError(
-        f"{_count(count, 'shard')} of {total} missing: {_some(names, count)}",
-        wanted=f"every shard that {source} names",
-        found=f"{total - count} of {total}",
+        f"{shown(where)} lacks {_count(count, 'shard')}: {_some(names, count)}",
+        wanted=_count(total, "shard"),
+        found=f"{total - count:,}",
         hint="Fetch the missing files again.",
     )
 

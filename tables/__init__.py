@@ -1,1 +1,1 @@
-"""What is known: GPUs, engine versions, formats, model families, bundled models. Decides nothing."""
+"""What is known: GPUs, engine versions, formats, model families, models. Decides nothing."""

@@ -20,7 +20,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 @cache
 def read_table(name: str) -> Any:
-    """Return the content of `tables/NAME.yaml` as dicts and lists; raise TableError if it is bad."""
+    """Return the content of `tables/NAME.yaml`; raise TableError if it is bad."""
     source = _read_bytes(os.path.join(FOLDER, name + ".yaml"))
     compiled = _fresh_compiled(name, zlib.crc32(source))
     return compiled if compiled is not None else parse_table(name, source)
@@ -77,3 +77,19 @@ def _read_bytes(path: str) -> bytes:
     except OSError as error:
         raise TableError(f"table {os.path.relpath(path, FOLDER)} cannot be read",
                          found=error.strerror or str(error)) from None
+
+
+def write_compiled() -> list[str]:
+    """Write the compiled form of every table, drop those without a table; return the names."""
+    folder = os.path.join(FOLDER, "compiled")
+    os.makedirs(folder, exist_ok=True)
+    wanted = {compiled_path(name): name for name in table_names()}
+    for file in os.listdir(folder):
+        if os.path.join(folder, file) not in wanted:
+            os.remove(os.path.join(folder, file))
+    for path, name in wanted.items():
+        text = compile_table(name)
+        with open(path + ".new", "w", encoding="utf-8") as target:
+            target.write(text)
+        os.replace(path + ".new", path)
+    return sorted(wanted.values())

@@ -25,7 +25,7 @@ class _StrictLoader(_Base):  # type: ignore[misc]
 
 
 def load_strict(source: bytes, where: str) -> Any:
-    """Return the document in `source`; raise TableError naming `where` and the line if it is bad."""
+    """Return the document in `source`; raise TableError naming `where` and the line."""
     loader = _StrictLoader(source.decode("utf-8"))
     loader.name = where
     try:

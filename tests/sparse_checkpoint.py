@@ -54,6 +54,7 @@ LINEARS = (
     ("mlp.up_proj", 14336, 4096),
     ("mlp.down_proj", 4096, 14336),
 )
+EXPERT = (("gate_proj", 2048, 7168), ("up_proj", 2048, 7168), ("down_proj", 7168, 2048))
 NORMS = ("input_layernorm", "post_attention_layernorm")
 ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "I32": 4, "I64": 8}
 # Source: transformers 4.x `save_pretrained`, max_shard_size="5GB".
@@ -211,10 +212,38 @@ def tensors(kind: str) -> Iterator[Stored]:
 
 def build(folder: str | Path, kind: str) -> Path:
     """Write one kind of checkpoint into a new or empty folder, without its weights; return it."""
+    return write_folder(folder, config(kind), list(_shards(tensors(kind))))
+
+
+def build_trillion(folder: str | Path) -> Path:
+    """Write a mixture of experts of 10^12 parameters: 207,361 tensors in 160 shards; return it.
+
+    60 layers of 384 experts with static FP8 scales per tensor, as ModelOpt writes them; sizes as in
+    DeepSeek-V3's family (hidden 7168, expert 2048).
+    """
+    experts = [
+        Stored(f"model.layers.{layer}.mlp.experts.{expert}.{name}.{part}", dtype, shape)
+        for layer in range(60)
+        for expert in range(384)
+        for name, n, k in EXPERT
+        for part, (dtype, shape) in _fp8(n, k).items()
+    ]
+    stored = [Stored("lm_head.weight", "BF16", (163840, 7168)), *experts]
+    size = -(-len(stored) // 160)
+    shards = [stored[start : start + size] for start in range(0, len(stored), size)]
+    moe = {"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    sizes = {"hidden_size": 7168, "num_hidden_layers": 60, "vocab_size": 163840}
+    quantization = {"quantization_config": QUANTIZATION["fp8"]}
+    return write_folder(
+        folder, {"architectures": ["DeepseekV3ForCausalLM"], **moe, **sizes, **quantization}, shards
+    )
+
+
+def write_folder(folder: str | Path, config: dict[str, Any], shards: list[list[Stored]]) -> Path:
+    """Write a config, sharded sparse weights and their index; return the folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config(kind), indent=2) + "\n")
-    shards = list(_shards(tensors(kind)))
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     index: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"

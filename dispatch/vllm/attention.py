@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check, applies, evaluate
-from quantplan.dispatch.trace import Alternative, Candidate, Layer, Selection
+from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
+from quantplan.dispatch.predicates import FAIL, PASS, Check, applies, evaluate
+from quantplan.dispatch.trace import Candidate, Layer, Selection
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 from quantplan.tables.errors import NotKnownError, UsageError
 
@@ -18,7 +19,7 @@ SCHEME_STRATEGIES = ("tensor", "attn_head")
 
 
 def check_kv_flag(table: Mapping[str, Any], requested: str) -> None:
-    """Raise UsageError for a --kv-cache-dtype that is no choice, NotKnownError for one not covered."""
+    """Raise UsageError for a --kv-cache-dtype that is no choice, NotKnownError for a gap."""
     if requested not in table["kv_cache_dtypes"]:
         raise UsageError(f"--kv-cache-dtype {requested}",
                          wanted="one of " + ", ".join(table["kv_cache_dtypes"]))
@@ -30,7 +31,7 @@ def check_kv_flag(table: Mapping[str, Any], requested: str) -> None:
 def attention_layer(
     context: Context, site: Site, kv_method: str | None, kv_scheme: Mapping[str, Any] | None
 ) -> Layer:
-    """Return the attention layer's backend, KV dtype and KV method, or refuse as the engine does."""
+    """Return the attention layer's backend, KV dtype and KV method, or refuse."""
     dtype = kv_dtype(context.deployment.kv_cache_dtype, kv_scheme)
     facts = _facts(context, dtype, kv_scheme)
     if dtype not in context.walks:
@@ -66,23 +67,18 @@ def _select(context: Context, facts: Mapping[str, Any]) -> Selection:
     attention = context.table["attention"]
     rows = {row["id"]: row for row in attention["backends"]}
     order = next(o["backends"] for o in attention["order"] if applies(o.get("when"), facts))
-    candidates = [_candidate(rows[name], facts) for name in order]
-    chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
-    position = next((i for i, c in enumerate(candidates) if c.kernel == chosen), len(candidates))
-    candidates = [c._replace(considered=i <= position) for i, c in enumerate(candidates)]
-    alternatives = tuple(
-        Alternative(c.kernel, tuple(k.fact for k in c.checks if k.verdict == UNKNOWN))
-        for c in candidates[:position] if c.verdict == UNKNOWN)
-    error = None if chosen else "; ".join(f"{c.kernel}: {c.reason}" for c in candidates)
-    return Selection("attention", chosen, tuple(candidates), (), alternatives, error)
+    tried = [_candidate(rows[name], facts) for name in order]
+    chosen = next((c.kernel for c in tried if c.verdict == PASS), None)
+    tried = mark_considered(tried, chosen)
+    error = None if chosen else "; ".join(f"{c.kernel}: {c.reason}" for c in tried)
+    return Selection("attention", chosen, tuple(tried), (), alternatives(tried, chosen), error)
 
 
 def _candidate(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Candidate:
     source = f"{row['file']}:{row['id']}"
     found = [evaluate(r, facts, row["id"], source) for r in row["requires"]]
     checks = tuple(check for check in found if check is not None)
-    verdicts = {check.verdict for check in checks}
-    verdict = FAIL if FAIL in verdicts else UNKNOWN if UNKNOWN in verdicts else PASS
+    verdict = verdict_of(checks)
     reason = ", ".join(check.says or check.text for check in checks if check.verdict != PASS)
     return Candidate(row["id"], verdict, checks, source, reason or None)
 

@@ -12,6 +12,8 @@ from quantplan.dispatch.trace import EngineError, Refusal, Selection
 from quantplan.tables.errors import UsageError
 
 Table = Mapping[str, Any]
+FP8_TENSOR_CORES_MIN = 89
+"""NVIDIA Ada and Hopper whitepapers: the first FP8 tensor cores are those of 8.9 and 9.0."""
 
 
 class Context(NamedTuple):
@@ -71,6 +73,7 @@ def base_facts(
         "gpu.name": gpu.name,
         "gpu.capability_text": gpu.capability_text,
         "gpu.below_80": gpu.capability < 80,
+        "gpu.fp8_tensor_cores": gpu.capability >= FP8_TENSOR_CORES_MIN,
         "flag.linear_backend": deployment.linear_backend,
         "dtype.model": dtype,
         "model.type": str(checkpoint.text_config.get("model_type", "")),

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from quantplan.dispatch.trace import Finding, Layer
-from quantplan.dispatch.vllm.context import Context
+from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
 
-FP8_TENSOR_CORES_MIN = 89
 Layers = tuple[Layer, ...]
 Rule = Callable[[Context, Layers], Iterator[Finding]]
 
@@ -33,7 +32,7 @@ def bfloat16_worker(context: Context, layers: Layers) -> Iterator[Finding]:
 
 
 def no_machine_code(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Capabilities for which the wheel holds no machine code: selection answers, kernels may not."""
+    """No machine code in the wheel for this capability: selection answers, kernels may not."""
     if context.gpu.capability not in context.table["machine_code"]:
         yield Finding(
             "first forward", "error" if context.gpu.capability < 75 else "warning",
@@ -121,7 +120,7 @@ def unknown_disabled_kernels(context: Context, layers: Layers) -> Iterator[Findi
 
 
 def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding]:
-    """--linear-backend that has no kernel for a layer type: the engine falls back with a warning."""
+    """--linear-backend without a kernel for a layer type: the engine falls back."""
     backend = context.deployment.linear_backend
     missed = {x.selection.family for x in layers if x.selection
               for step in x.selection.steps if step.kind == "Filtered" and step.what == "nothing"}

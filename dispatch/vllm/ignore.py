@@ -71,7 +71,7 @@ def matches(value: str, target: str, contains: bool = False) -> bool:
 
 
 def search(pattern: str, value: str) -> bool:
-    """Return whether `pattern` matches at the start of `value`; CheckpointError if it is no regex."""
+    """Return whether `pattern` matches at the start of `value`; CheckpointError if no regex."""
     try:
         return re.match(pattern, value) is not None
     except re.error as error:

@@ -21,6 +21,7 @@ NAMES = [
     ("NVIDIA GeForce RTX 5060 Ti 8GB", "rtx-5060-ti-8gb"), ("A6000", "rtx-a6000"),
     ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"), ("Quadro RTX 6000", "quadro-rtx-6000"),
     ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server"),
+    ("NVIDIA RTX A2000", "rtx-a2000-6gb"), ("NVIDIA RTX A2000 12GB", "rtx-a2000-12gb"),
 ]
 
 
@@ -71,17 +72,24 @@ def test_unknown_name_gets_a_guess(text: str, near: str) -> None:
         find_gpu(text)
     line = str(caught.value)
     assert line.startswith(f"no GPU is called {text!r}; wanted an id, alias or name")
-    assert near in line.split("Did you mean ")[1].split("?")[0].split(", ")
+    guesses = line.partition("Did you mean ")[2].partition("?")[0]
+    assert near in guesses.split(", ")
     assert line.endswith("`quantplan gpus` lists them; --capability 8.9 works without a name.")
 
 
-@pytest.mark.parametrize("text", ["", "nvidia", "mi300x", "8.9", "\x1b[31m4090"])
+@pytest.mark.parametrize("text", ["", "nvidia", "mi300x", "8.9"])
 def test_name_with_no_neighbour(text: str) -> None:
-    """What resembles nothing gets no guess, and control characters are not printed."""
+    """What resembles nothing gets no guess."""
     with pytest.raises(UsageError) as caught:
         find_gpu(text)
-    assert "Did you mean" not in str(caught.value) or text.startswith("\x1b")
-    assert "\x1b" not in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_control_characters_are_not_printed() -> None:
+    """A name is echoed with its control characters escaped."""
+    with pytest.raises(UsageError) as caught:
+        find_gpu("\x1b[31m4090")
+    assert str(caught.value).startswith(r"no GPU is called '\x1b[31m4090'; ")
 
 
 def test_endless_name() -> None:
@@ -106,7 +114,7 @@ def test_ambiguous_name_lists_the_ids() -> None:
     ("NVIDIA GB300", 284208 * 2**20, "gb300"),
     ("Orin (nvgpu)", 62827 * 2**20, "jetson-agx-orin-64gb"),
     ("NVIDIA Thor", 125748 * 2**20, "jetson-t5000"),
-    ("NVIDIA L40S", None, "l40s"),
+    ("NVIDIA GeForce RTX 2060", 6144 * 2**20, "rtx-2060-6gb"), ("NVIDIA L40S", None, "l40s"),
 ])
 def test_memory_tells_namesakes_apart(name: str, memory_bytes: int | None, gpu: str) -> None:
     """Variants with one driver name differ in the driver's total (totals of public logs)."""
@@ -117,10 +125,11 @@ def test_memory_tells_namesakes_apart(name: str, memory_bytes: int | None, gpu: 
 
 @pytest.mark.parametrize(("name", "memory_bytes"), [
     ("NVIDIA GeForce RTX 3080", None), ("NVIDIA GeForce RTX 3080", 20480 * 2**20),
-    ("Orin (nvgpu)", 7607 * 2**20), ("NVIDIA X9000", None), ("4090", None),
+    ("Orin (nvgpu)", 7607 * 2**20), ("NVIDIA GeForce RTX 2080 Ti", 22528 * 2**20),
+    ("NVIDIA X9000", None), ("4090", None),
 ])
 def test_unclear_driver_name_is_nothing(name: str, memory_bytes: int | None) -> None:
-    """A namesake of unknown size, two that fit, a stranger and an alias: no GPU, no error."""
+    """Unknown or unsold sizes, two that fit, a stranger and an alias: no GPU, no error."""
     assert driver_gpu(name, memory_bytes) is None
 
 
@@ -131,9 +140,9 @@ def test_unclear_driver_name_is_nothing(name: str, memory_bytes: int | None) -> 
 def test_capability_makes_a_gpu(text: str, capability: int) -> None:
     """A capability alone gives a GPU of which nothing else is known."""
     gpu = capability_gpu(text)
-    assert (gpu.capability, gpu.id, gpu.sm_count, gpu.memory_bytes) == (capability, None, None, None)
-    assert gpu.origin == "capability"
-    assert gpu.name == f"a GPU of compute capability {gpu.capability_text}"
+    assert (gpu.capability, gpu.origin) == (capability, "capability")
+    assert (gpu.id, gpu.sm_count, gpu.memory_bytes) == (None, None, None)
+    assert gpu.name == f"Emulated GPU {gpu.capability_text}"
 
 
 @pytest.mark.parametrize("text", ["", "9", "5.9", "59", "13.0", "130", "8.90", "sm_89", "-8.9",

@@ -1,0 +1,164 @@
+"""Formats by name, and the same model as a hypothetical checkpoint in another format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from quantplan.dispatch.facts import Checkpoint, Note, Tensor
+from quantplan.dispatch.families import Leaf, Module, Structure, model_structure
+from quantplan.dispatch.weight_format import CONFIG_FIELDS, WeightFormat, file_shape, read_format
+from quantplan.tables.errors import NotKnownError, UsageError
+from quantplan.tables.load import read_table
+
+LINEAR_SPLITS = ("qkv", "column", "row")
+ORIGIN = "hypothetical"
+DEFAULT_DTYPE = "BF16"
+"""Dtype of a hypothetical checkpoint whose config names none."""
+
+
+def find_format(name: str) -> Mapping[str, Any]:
+    """Return the row of a format by id or alias, in any case, with _ for -.
+
+    Raises UsageError that names the closest formats.
+    """
+    known = _by_name()
+    row = known.get(str(name).strip().lower().replace("_", "-"))
+    if row is None:
+        from difflib import get_close_matches
+
+        close = get_close_matches(str(name).lower(), known, n=3)
+        hint = f"Did you mean {' or '.join(close)}?" if close else None
+        ids = (row["id"] for row in read_table("formats/formats")["formats"])
+        raise UsageError(f"unknown weight format {str(name)[:40]!r}",
+                         wanted="one of " + ", ".join(ids), hint=hint)
+    return row
+
+
+@lru_cache(maxsize=None)
+def _by_name() -> Mapping[str, Mapping[str, Any]]:
+    rows = read_table("formats/formats")["formats"]
+    return {name: row for row in rows for name in (row["id"], *row["aliases"])}
+
+
+def what_if_formats() -> list[Mapping[str, Any]]:
+    """Return the rows of the formats that a budget compares, in the table's order."""
+    return [find_format(name) for name in read_table("formats/formats")["what_if"]]
+
+
+def as_format(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    """Return the same model as the usual tool would write it in format `name`.
+
+    The config's quantization section is set, replaced or removed. A checkpoint that is quantized
+    already is allowed: every shape comes from the config's sizes, none from its tensors. Tensors
+    are synthesised, when first asked for, if the model's family has a row; else they are None.
+    Raises UsageError for an unknown name.
+    """
+    row = find_format(name)
+    config = _config_as(checkpoint.config, row)
+    return Checkpoint(
+        name=f"{checkpoint.name} as {row['id']}",
+        origin=ORIGIN,
+        config=config,
+        side_files={name: content for name, content in checkpoint.side_files.items()
+                    if "quant" not in name},
+        tensors=_tensors(Checkpoint("", ORIGIN, config)),
+        notes=(Note("hypothetical", f"a hypothetical checkpoint: {row['id']} ({row['title']}) as "
+                    f"written by {row['source']}"),),
+    )
+
+
+def _config_as(config: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    from copy import deepcopy
+
+    changed = {name: value for name, value in config.items() if name not in CONFIG_FIELDS}
+    if "config" in row:
+        changed["quantization_config"] = deepcopy(row["config"])
+    else:
+        changed["dtype" if "dtype" in config else "torch_dtype"] = row["dtype"]
+    return changed
+
+
+def is_decoder_linear(module: Module) -> bool:
+    """Return whether `module` is a linear layer inside a decoder layer: what formats quantize."""
+    return module.per_layer and module.split in LINEAR_SPLITS
+
+
+def is_left_out(module: Module, structure: Structure) -> bool:
+    """Return whether `module` has no weight of its own: attention, or a tied lm_head."""
+    return not module.leaves or (structure.tied and module.path == "lm_head")
+
+
+def is_quantized(module: Module, weights: WeightFormat | None) -> bool:
+    """Return whether `weights` covers `module` when nothing is ignored."""
+    if weights is None:
+        return False
+    return is_decoder_linear(module) or (weights.lm_head and module.path == "lm_head")
+
+
+def plain_tensors(module: Module, leaf: Leaf) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield name and shape of the tensors of an unquantized checkpoint module."""
+    yield "weight", (leaf.n,) if leaf.k is None else (leaf.n, leaf.k)
+    if module.bias:
+        yield "bias", (leaf.n,)
+
+
+class SynthesisedTensors(Mapping[str, Tensor]):
+    """The tensors of a hypothetical checkpoint, built when first asked for."""
+
+    def __init__(self, structure: Structure, weights: WeightFormat | None, dtype: str) -> None:
+        self._arguments = structure, weights, dtype
+        self._built: dict[str, Tensor] | None = None
+
+    def _tensors(self) -> dict[str, Tensor]:
+        if self._built is None:
+            self._built = dict(_synthesise(*self._arguments))
+        return self._built
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors())
+
+    def __len__(self) -> int:
+        return len(self._tensors())
+
+
+def _tensors(checkpoint: Checkpoint) -> SynthesisedTensors | None:
+    try:
+        structure = model_structure(checkpoint)
+    except NotKnownError:
+        return None
+    config = checkpoint.config
+    named = str(config.get("dtype") or config.get("torch_dtype") or "").replace("torch.", "")
+    dtype = read_table("formats/formats")["model_dtypes"].get(named, DEFAULT_DTYPE)
+    return SynthesisedTensors(structure, read_format(config), dtype)
+
+
+def _synthesise(
+    structure: Structure, weights: WeightFormat | None, dtype: str
+) -> Iterator[tuple[str, Tensor]]:
+    for module in structure.modules:
+        if is_left_out(module, structure):
+            continue
+        for leaf in module.leaves:
+            tensors = list(_leaf_tensors(module, leaf, weights, dtype))
+            path = module.leaf_path(leaf.name)
+            for layer in range(structure.num_layers if module.per_layer else 1):
+                prefix = path.replace("*", str(layer))
+                for name, tensor in tensors:
+                    yield f"{prefix}.{name}", tensor
+
+
+def _leaf_tensors(
+    module: Module, leaf: Leaf, weights: WeightFormat | None, dtype: str
+) -> Iterator[tuple[str, Tensor]]:
+    quantized = weights if is_quantized(module, weights) else None
+    for name, shape in plain_tensors(module, leaf):
+        if quantized is None or name != "weight":
+            yield name, Tensor(dtype, shape)
+    for row in quantized.tensors if quantized else ():
+        stored = dtype if row["dtype"] == "model" else row["dtype"]
+        yield row["name"], Tensor(stored, file_shape(row, quantized, leaf.n, leaf.k or 1))

@@ -1,0 +1,71 @@
+"""How much of one checkpoint tensor a tensor-parallel rank holds.
+
+Every rank of a group holds the same number of bytes: the engine asserts even division, pads the
+vocabulary to a multiple of 64 that must divide, and replicates what it cannot split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quantplan.dispatch.families import Module, Structure
+from quantplan.dispatch.shard import shard
+from quantplan.tables.errors import UsageError
+
+OUTPUT_SIZES = ("n", "n_blocks")
+INPUT_SIZES = ("k", "k_blocks", "groups")
+
+
+class Cut(NamedTuple):
+    """Output and input features of a checkpoint module: whole, and those of one rank."""
+
+    n: int
+    k: int
+    n_rank: int
+    k_rank: int
+
+
+def cut_leaves(module: Module, structure: Structure, tp: int) -> list[Cut]:
+    """Return the cut of every leaf of `module` over `tp` ranks.
+
+    Raises UsageError where the engine would refuse because the layer does not divide.
+    """
+    part = shard(module, structure, tp)
+    if not part.divides:
+        raise uneven(module.path, tp, f"{part.n_full} x {part.k_full}")
+    return [Cut(leaf.n, leaf.k or 1, rows, part.k)
+            for leaf, rows in zip(module.leaves, part.parts, strict=True)]
+
+
+def uneven(what: str, tp: int | None, found: str) -> UsageError:
+    """Return the refusal of a size that does not divide over the ranks."""
+    ranks = f"{tp} ranks" if tp else "the ranks"
+    return UsageError(f"{what} does not divide over {ranks}", wanted="an even share for every rank",
+                      found=found, hint="Choose another tensor parallel size or format.")
+
+
+def rank_elements(shape: Sequence[int], dims: Sequence[str], cut: Cut, what: str) -> int:
+    """Return how many elements of a tensor one rank holds.
+
+    `dims` names what each size of `shape` counts, as in tables/formats; sizes of 1 and numbers are
+    replicated, padding of the vocabulary included. Raises UsageError for a share that is not whole.
+    """
+    elements = 1
+    for size, dim in zip(shape, dims, strict=True):
+        elements *= _share(size, dim, cut, what)
+    return elements
+
+
+def _share(size: int, dim: str, cut: Cut, what: str) -> int:
+    if dim in OUTPUT_SIZES:
+        whole, part = cut.n, cut.n_rank
+    elif dim in INPUT_SIZES:
+        whole, part = cut.k, cut.k_rank
+    else:
+        return size
+    if size == 1 or whole == part:
+        return size
+    if size * part % whole:
+        raise uneven(f"{what} ({dim})", None, f"{size} x {part} / {whole}")
+    return size * part // whole

@@ -1,0 +1,79 @@
+"""KV cache bytes per token of one tensor-parallel rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quantplan.dispatch.facts import Checkpoint, Note
+from quantplan.dispatch.families import Structure
+from quantplan.dispatch.shard import heads_divide, kv_heads_per_rank
+from quantplan.dispatch.weight_format import quantization_config
+from quantplan.planner.cuts import uneven
+from quantplan.planner.lines import EXACT, BudgetLine
+from quantplan.planner.parts import dtype_bits
+from quantplan.tables.errors import NotKnownError
+from quantplan.tables.load import read_table
+
+BLOCK_TOKENS = 16
+"""vLLM 0.32.0 config/cache.py:CacheConfig.DEFAULT_BLOCK_SIZE; some backends take larger ones."""
+
+
+def kv_line(
+    checkpoint: Checkpoint, structure: Structure, *, tp: int = 1, dtype: str = "bfloat16",
+    kv_cache_dtype: str = "auto",
+) -> BudgetLine:
+    """Return the bytes that one token takes in the KV cache of one rank.
+
+    2 (K and V)
+    * layers
+    * kv_heads of one rank (one replicated head when there are fewer heads than ranks)
+    * head_dim
+    * bytes of one element (auto: the serving dtype, or FP8 where the checkpoint's KV scheme says so)
+    -> bytes per token per rank
+
+    Raises NotKnownError for a KV cache dtype without a row, UsageError for heads that do not divide.
+    """
+    sizes = structure.sizes
+    if not heads_divide(sizes["num_attention_heads"], sizes["num_key_value_heads"], tp):
+        raise uneven("attention", tp, f"{sizes['num_attention_heads']} query and "
+                     f"{sizes['num_key_value_heads']} KV heads")
+    name = resolved_kv_dtype(checkpoint, kv_cache_dtype)
+    row = _row(name)
+    item_bytes = dtype_bits(row["dtype"], dtype) // 8
+    heads = kv_heads_per_rank(sizes["num_key_value_heads"], tp)
+    layers, head_dim = structure.num_layers, sizes["head_dim"]
+    formula = (f"2 (K and V) x {layers} layers x {heads} KV heads x {head_dim} head_dim x "
+               f"{item_bytes} {'byte' if item_bytes == 1 else 'bytes'} "
+               f"({dtype if row['dtype'] == 'model' else name})")
+    return BudgetLine("KV cache per token", 2 * layers * heads * head_dim * item_bytes, formula,
+                      row["source"], EXACT)
+
+
+def resolved_kv_dtype(checkpoint: Checkpoint, requested: str) -> str:
+    """Return the KV cache dtype: the requested one, or what the checkpoint's KV scheme makes of auto."""
+    from quantplan.dispatch.vllm.attention import kv_dtype
+
+    section = quantization_config(checkpoint.config) or {}
+    has_scheme = section.get("quant_method") == "compressed-tensors"
+    return kv_dtype(requested, section.get("kv_cache_scheme") if has_scheme else None)
+
+
+def _row(name: str) -> Mapping[str, Any]:
+    rows = read_table("formats/formats")["kv_cache_dtypes"]
+    found: Mapping[str, Any] | None = next((row for row in rows if row["id"] == name), None)
+    if found is None:
+        raise NotKnownError(f"bytes per token of the KV cache dtype {name!r}",
+                            wanted="one of " + ", ".join(row["id"] for row in rows),
+                            hint="Its layout has no row in tables/formats yet.")
+    return found
+
+
+def kv_notes(checkpoint: Checkpoint) -> Iterator[Note]:
+    """Yield what the figure leaves out: a sliding window is counted as full attention."""
+    config = checkpoint.config
+    window = config.get("sliding_window")
+    if window and config.get("use_sliding_window") is not False:
+        yield Note("sliding-window-not-modelled", f"sliding_window is {window}: the window is not "
+                   "modelled, every layer is counted as full attention",
+                   "The engine may hold more tokens than this.")

@@ -1,0 +1,153 @@
+"""What one checkpoint module costs: its tensors, with the dtype that the engine allocates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.facts import Tensor
+from quantplan.dispatch.families import Leaf, Module
+from quantplan.dispatch.formats import plain_tensors
+from quantplan.dispatch.weight_format import WORD_BITS, WeightFormat, file_shape, layout_row
+from quantplan.planner.cuts import Cut, rank_elements
+from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
+from quantplan.tables.load import read_table
+
+PLAIN_DTYPES = ("F16", "BF16", "F32", "F64")
+PLAIN_NAMES = ("weight", "bias")
+
+
+class Part(NamedTuple):
+    """One tensor of a checkpoint module: whole shape, what its sizes count, bits of one value.
+
+    `values` is how many values one stored element packs; `note` is said beside the figure.
+    """
+
+    holds: str
+    shape: tuple[int, ...]
+    dims: tuple[str, ...]
+    bits: int
+    values: int = 1
+    source: str | None = None
+    note: str | None = None
+
+    def rank_values(self, cut: Cut, what: str) -> int:
+        """Return how many values one rank holds."""
+        return rank_elements(self.shape, self.dims, cut, what) * self.values
+
+
+def model_bits(dtype: str) -> int:
+    """Return the bits of one element of a serving dtype; raise UsageError for an unknown one."""
+    table = read_table("formats/formats")
+    if dtype not in table["model_dtypes"]:
+        raise UsageError(f"dtype {dtype!r}", wanted="one of " + ", ".join(table["model_dtypes"]))
+    return int(table["dtype_bits"][table["model_dtypes"][dtype]])
+
+
+def dtype_bits(dtype: str, serving: str) -> int:
+    """Return the bits of a safetensors dtype, or of the serving dtype for "model"."""
+    if dtype == "model":
+        return model_bits(serving)
+    bits: Mapping[str, int] = read_table("formats/formats")["dtype_bits"]
+    if dtype not in bits:
+        raise NotKnownError(f"bits of the tensor dtype {dtype}", wanted="one of " + ", ".join(bits))
+    return bits[dtype]
+
+
+def plain_parts(module: Module, leaf: Leaf, serving: str) -> Iterator[Part]:
+    """Yield the parts of an unquantized module: in the serving dtype, whatever the file's is."""
+    for name, shape in plain_tensors(module, leaf):
+        yield Part(name, shape, ("n", "k")[:len(shape)], model_bits(serving))
+
+
+def format_parts(
+    weights: WeightFormat, module: Module, position: int, serving: str
+) -> Iterator[Part]:
+    """Yield the parts of leaf number `position` of a module quantized in the format `weights`."""
+    leaf = module.leaves[position]
+    for row in weights.tensors:
+        yield from row_part(row, file_shape(row, weights, leaf.n, leaf.k or 1), weights, position,
+                            serving)
+    if module.bias:
+        yield Part("bias", (leaf.n,), ("n",), model_bits(serving))
+
+
+def row_part(
+    row: Mapping[str, Any], shape: tuple[int, ...], weights: WeightFormat, position: int,
+    serving: str,
+) -> Iterator[Part]:
+    """Yield the part of a tensor that a layout describes; nothing when the engine keeps none."""
+    allocated = row.get("engine", row["dtype"])
+    if allocated == "none" or (row.get("once") and position > 0):
+        return
+    bits, values = dtype_bits(allocated, serving), 1
+    if "packed" in row and WORD_BITS % weights.bits == 0:
+        bits, values = weights.bits, WORD_BITS // weights.bits
+    yield Part(row["holds"], shape, tuple(row["dims"]), bits, values,
+               layout_row(weights.layout)["source"], row.get("because"))
+
+
+def is_plain(found: Mapping[str, Tensor]) -> bool:
+    """Return whether a module's tensors are those of an unquantized one."""
+    weight = found.get("weight")
+    return set(found) <= set(PLAIN_NAMES) and weight is not None and weight.dtype in PLAIN_DTYPES
+
+
+def stored_parts(
+    found: Mapping[str, Tensor], weights: WeightFormat | None, module: Module, position: int,
+    serving: str, tp: int,
+) -> Iterator[Part]:
+    """Yield the parts of a module from its tensors in the safetensors headers.
+
+    Floating-point tensors of unquantized modules take the serving dtype, tensors of a known layout
+    the dtype that the engine allocates, all others the file's. Raises NotKnownError for a tensor
+    that no rule splits over several ranks.
+    """
+    leaf, plain = module.leaves[position], is_plain(found)
+    for name, tensor in found.items():
+        shape = tensor.shape or ()
+        what = f"{module.leaf_path(leaf.name)}.{name}"
+        row = None if weights is None or plain else weights.row(name)
+        if weights is not None and row is not None:
+            for part in row_part(row, shape, weights, position, serving):
+                yield part._replace(dims=_fit(part.dims, shape, what))
+        elif name == "bias":
+            if module.bias:
+                yield Part("bias", shape, ("n",), model_bits(serving))
+        elif plain:
+            dims = _fit(("n",) if leaf.k is None else ("n", "k"), shape, what)
+            yield Part("weight", shape, dims, model_bits(serving))
+        elif name not in not_weights():
+            yield _unknown_part(what, tensor, module, leaf, tp)
+
+
+def _fit(dims: tuple[str, ...], shape: tuple[int, ...], what: str) -> tuple[str, ...]:
+    """Return the dims for a stored shape that leaves sizes of 1 out or adds them."""
+    if len(shape) <= len(dims):
+        return dims[:len(shape)]
+    if any(size != 1 for size in shape[len(dims):]):
+        raise CheckpointError(f"shape of {what}", wanted=f"{len(dims)} sizes", found=str(shape))
+    return dims + ("1",) * (len(shape) - len(dims))
+
+
+def _unknown_part(what: str, tensor: Tensor, module: Module, leaf: Leaf, tp: int) -> Part:
+    """Return the part of a tensor that no layout describes: the file's own bytes.
+
+    Names that begin as torch.nn.Linear's do keep its order, output features first.
+    """
+    shape = tensor.shape or ()
+    bits = dtype_bits(tensor.dtype, "float32")
+    replicated = all(size == 1 for size in shape) or 0 in shape or module.split == "none"
+    if tp == 1 or replicated:
+        return Part("stored", shape, ("1",) * len(shape), bits)
+    ordered = what.rsplit(".", 1)[-1].startswith("weight") and len(shape) == 2
+    if not ordered or leaf.n % shape[0] or (leaf.k or 1) % shape[1]:
+        raise NotKnownError(f"how {what} {shape} splits over {tp} ranks",
+                            wanted="a tensor of a known weight format",
+                            hint="With tp 1 the file's own bytes are counted.")
+    return Part("stored", shape, ("n", "k"), bits)
+
+
+def not_weights() -> set[str]:
+    """Return the last parts of tensor names that take no weight memory in the engine."""
+    return {row["name"] for row in read_table("formats/formats")["not_weights"]}

@@ -1,0 +1,131 @@
+"""Weight bytes of one tensor-parallel rank: from safetensors headers, else from the config's sizes.
+
+Counted are the parameters as the engine creates them and loads the checkpoint into them, before a
+kernel repacks or pads; allocator rounding and rotary tables are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from quantplan.dispatch.facts import Checkpoint, Note
+from quantplan.dispatch.families import Module, Structure
+from quantplan.dispatch.formats import is_decoder_linear, is_left_out, is_quantized
+from quantplan.dispatch.weight_format import WeightFormat, read_format
+from quantplan.planner.bill import Bill
+from quantplan.planner.cuts import Cut, cut_leaves
+from quantplan.planner.lines import BudgetLine, total_bytes
+from quantplan.planner.parts import Part, format_parts, plain_parts
+from quantplan.tables.errors import NotKnownError
+
+HEADERS, CONFIG = "safetensors headers", "the config's sizes"
+
+Quantized = Callable[[str, int], bool]
+
+
+class Weights(NamedTuple):
+    """What one rank's weights cost; `title` is the format in words, `origin` what was counted."""
+
+    lines: tuple[BudgetLine, ...]
+    title: str
+    origin: str
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of one rank."""
+        return total_bytes(self.lines)
+
+
+def weigh(
+    checkpoint: Checkpoint, structure: Structure, *, tp: int = 1, dtype: str = "bfloat16",
+    quantized: Quantized | None = None,
+) -> Weights:
+    """Return the weight bytes of rank 0; all ranks of a tensor-parallel group hold as many.
+
+    `dtype` is the serving dtype (bfloat16, float16, float32). `quantized(path, layer)` says, for
+    engine paths such as model.layers.*.mlp.down_proj, which layers the engine quantizes (layer 0
+    for lm_head); None means all linear layers of the decoder. Headers, where they have shapes, say
+    it themselves. Raises NotKnownError for a format without a layout, UsageError for a layer that
+    does not divide, CheckpointError for headers that contradict the config.
+    """
+    if has_shapes(checkpoint):
+        from quantplan.planner.stored import weigh_stored
+
+        return weigh_stored(checkpoint, structure, tp, dtype)
+    weights = read_format(checkpoint.config)
+    lines = weigh_sizes(structure, weights, tp, dtype, quantized)
+    notes = _ignored(weights) if quantized is None else ()
+    return Weights(lines, format_title(weights, dtype), CONFIG, notes)
+
+
+def weigh_sizes(
+    structure: Structure, weights: WeightFormat | None, tp: int, dtype: str,
+    quantized: Quantized | None = None,
+) -> tuple[BudgetLine, ...]:
+    """Return the bill of a model in the format `weights`, from the structure's sizes alone."""
+    bill = Bill(structure.source)
+    for module, layers, cuts in cut_modules(structure, tp):
+        times = _quantized_layers(module, layers, weights, quantized)
+        for position, cut in enumerate(cuts):
+            if times and weights is not None:
+                for part in format_parts(weights, module, position, dtype):
+                    bill.add(module, cut, part, times)
+            for part in plain_parts(module, module.leaves[position], dtype):
+                bill.add(module, cut, part, layers - times)
+    return bill.lines()
+
+
+def cut_modules(structure: Structure, tp: int) -> Iterator[tuple[Module, int, list[Cut]]]:
+    """Yield the modules with weights of their own, how many layers have each, and their cuts."""
+    for module in structure.modules:
+        if not is_left_out(module, structure):
+            layers = structure.num_layers if module.per_layer else 1
+            yield module, layers, cut_leaves(module, structure, tp)
+
+
+def _quantized_layers(
+    module: Module, layers: int, weights: WeightFormat | None, quantized: Quantized | None
+) -> int:
+    if weights is None or not (is_decoder_linear(module) or module.path == "lm_head"):
+        return 0
+    if quantized is None:
+        return layers if is_quantized(module, weights) else 0
+    return sum(quantized(module.path, layer) for layer in range(layers))
+
+
+def count_parameters(structure: Structure) -> tuple[int, int]:
+    """Return the model's parameters: weights of decoder linear layers, and all others.
+
+    The others are embeddings, an untied lm_head, norms and biases; vocabulary padding is left out.
+    """
+    linear = other = 0
+    for module, layers, cuts in cut_modules(structure, 1):
+        for leaf, cut in zip(module.leaves, cuts, strict=True):
+            weights = leaf.n * cut.k * layers
+            linear += weights if is_decoder_linear(module) else 0
+            other += 0 if is_decoder_linear(module) else weights
+            other += leaf.n * layers if module.bias else 0
+    return linear, other
+
+
+def has_shapes(checkpoint: Checkpoint) -> bool:
+    """Return whether headers were read and every tensor in them has a shape."""
+    tensors = checkpoint.tensors
+    return bool(tensors) and all(tensor.shape is not None for tensor in tensors.values())
+
+
+def format_title(weights: WeightFormat | None, dtype: str) -> str:
+    """Return a format in words; without one, the serving dtype's short name."""
+    short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    return weights.title if weights else short.get(dtype, dtype)
+
+
+def _ignored(weights: WeightFormat | None) -> tuple[Note, ...]:
+    if weights is None or not weights.ignored:
+        return ()
+    return (Note("ignored-layers-counted-quantized",
+                 f"the config leaves {len(weights.ignored)} names unquantized, the first is "
+                 f"{weights.ignored[0]!r}; every linear layer is counted as quantized",
+                 "Read the safetensors headers, or let the engine's rules say which layers."),)

@@ -1,0 +1,5 @@
+"""`python -m quantplan` is `quantplan`."""
+
+from quantplan.cli import main
+
+main()

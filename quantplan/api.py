@@ -1,0 +1,121 @@
+"""The public Python API: each function has the options of its command, and returns plain records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantplan.dispatch.checkpoint import read_checkpoint
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.resolve import resolve
+from quantplan.dispatch.trace import Trace
+from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.errors import UsageError
+
+Model = "str | os.PathLike[str] | Mapping[str, Any]"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one engine version would do with a model on a GPU, with the question it answers."""
+
+    checkpoint: Checkpoint
+    gpu: Gpu
+    deployment: Deployment
+    trace: Trace
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as JSON-ready data (reports/schema/explain.v1.json)."""
+        from quantplan.reports.explain_view import explain_view
+
+        return explain_view(self.checkpoint, self.gpu, self.deployment, self.trace)
+
+
+def explain(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    gpu: str | None = None,
+    capability: str | int | float | None = None,
+    tp: int = 1,
+    dtype: str | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = "auto",
+    env: Mapping[str, str] | None = None,
+    libs: Mapping[str, bool | None] | None = None,
+    linear_backend: str | None = None,
+    moe_backend: str | None = None,
+    allow_deprecated_quantization: bool = False,
+    tensors: Mapping[str, Any] | None = None,
+    side_files: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    as_format: str | None = None,
+) -> Explanation:
+    """Return what `engine` would do with `model`: method, kernel and mode per layer, and why.
+
+    `model` is a folder, a config.json, a hub id, a bundled name, or the parsed config.json, for
+    which `tensors` ({name: dtype} or {name: (dtype, shape)}) stands for the safetensors headers and
+    `side_files` ({file name: content}) for the other JSON files. Without `gpu` and `capability`
+    this machine's GPU is asked. Raises QuantplanError subclasses (UsageError, CheckpointError,
+    NotKnownError), each with the exit code of the command line.
+    """
+    checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
+                            as_format=as_format)
+    deployment = Deployment(
+        tp=_parallel(tp), dtype=dtype or "auto", quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=_backend(linear_backend),
+        moe_backend=moe_backend, allow_deprecated_quantization=allow_deprecated_quantization,
+        env=dict(env or {}), libs=dict(libs or {}))
+    device = open_gpu(gpu, capability)
+    table = load_engine(engine, engine_version)
+    return Explanation(checkpoint, device, deployment,
+                       resolve(checkpoint, table, device, deployment))
+
+
+def open_model(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    tensors: Mapping[str, Any] | None = None,
+    side_files: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    as_format: str | None = None,
+) -> Checkpoint:
+    """Return the checkpoint that MODEL names, or a hypothetical one of it in `as_format`."""
+    checkpoint = read_checkpoint(model, tensors=tensors, side_files=side_files, revision=revision)
+    if as_format is None:
+        return checkpoint
+    from quantplan.dispatch.formats import as_format as in_format
+
+    return in_format(checkpoint, as_format)
+
+
+def open_gpu(gpu: str | None, capability: str | int | float | None) -> Gpu:
+    """Return the GPU asked about: by name, by capability, or this machine's own."""
+    if gpu is not None and capability is not None:
+        raise UsageError("--gpu and --capability name two GPUs", wanted="one of them")
+    if gpu is not None:
+        from quantplan.dispatch.gpu import find_gpu
+
+        return find_gpu(gpu)
+    if capability is not None:
+        from quantplan.dispatch.gpu import capability_gpu
+
+        return capability_gpu(str(capability))
+    from quantplan.dispatch.gpu_probe import probe_gpu
+
+    return probe_gpu()
+
+
+def _parallel(tp: int) -> int:
+    if not isinstance(tp, int) or isinstance(tp, bool) or not 1 <= tp <= 1024:
+        raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=repr(tp))
+    return tp
+
+
+def _backend(name: str | None) -> str:
+    """Return the engine's spelling of a backend: lower case, underscores
+    (config/kernel.py normalises dashes the same way)."""
+    return (name or "auto").lower().replace("-", "_")

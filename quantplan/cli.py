@@ -1,0 +1,191 @@
+"""The command line: parse, call, render. No logic lives here; imports are made inside commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from quantplan import __version__
+from quantplan.tables.errors import QuantplanError, UsageError
+
+EPILOG = (
+    "Exit codes: 0 it starts and fits; 1 the engine would refuse, fail or not fit; 2 usage; "
+    "3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our bug."
+)
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="quantplan")
+def quantplan() -> None:
+    """Which quantized kernel will the engine pick on this GPU, in which mode, and does it fit?"""
+
+
+def model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add MODEL and what says which checkpoint and GPU are meant."""
+    for option in (
+        click.option("--capability", metavar="8.9", help="A compute capability instead of a GPU."),
+        click.option("--gpu", metavar="NAME", help="A GPU of the catalogue (`quantplan gpus`); "
+                     "default: this machine's."),
+        click.option("--as", "as_format", metavar="FORMAT", help="The same model as a hypothetical "
+                     "checkpoint: fp8, fp8-block, awq, gptq, w4a16, w8a8-int8 ..."),
+        click.option("--revision", metavar="REV", help="Hub revision."),
+        click.argument("model"),
+    ):
+        command = option(command)
+    return command
+
+
+def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the engine's own flags that change selection or memory."""
+    for option in (
+        click.option("--kv-cache-dtype", default="auto", metavar="DTYPE", show_default=True),
+        click.option("--quantization", "-q", metavar="METHOD", help="As the engine's flag."),
+        click.option("--dtype", default="auto", metavar="DTYPE", show_default=True),
+        click.option("--tp", type=click.IntRange(1, 1024), default=1, show_default=True,
+                     help="Tensor parallel size."),
+    ):
+        command = option(command)
+    return command
+
+
+@quantplan.command()
+@model_options
+@deployment_options
+@click.option("--engine", "engines", multiple=True, metavar="vllm[@VERSION]",
+              help="Repeatable; default: every engine with a table, its newest version.")
+@click.option("--linear-backend", default="auto", metavar="NAME", show_default=True)
+@click.option("--allow-deprecated-quantization", is_flag=True)
+@click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Engine environment.")
+@click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown",
+              help="Library presence, e.g. flashinfer=off.")
+@click.option("--why-not", metavar="KERNEL", help="Every check of one kernel, layer by layer.")
+@click.option("--verbose", "-v", is_flag=True, help="The whole trace.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
+def explain(engines: tuple[str, ...], **options: Any) -> None:
+    """What runs: method, gates, kernel and mode per layer of MODEL, and why.
+
+    MODEL is a folder, a config.json, a hub id or a bundled name (`quantplan models`).
+    """
+    from quantplan.commands import run_explain
+
+    sys.exit(run_explain(engines, options))
+
+
+@quantplan.command()
+@model_options
+@deployment_options
+@click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
+@click.option("--gpu-memory-utilization", type=float, metavar="FRACTION",
+              help="Default: the engine's own.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
+def budget(**options: Any) -> None:
+    """What fits: weights, KV bytes per token and KV tokens of MODEL in a GPU's memory."""
+    from quantplan.commands import run_budget
+
+    sys.exit(run_budget(options))
+
+
+@quantplan.command()
+@click.argument("words", nargs=-1)
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
+def gpus(words: tuple[str, ...], format_: str) -> None:
+    """The GPUs that are known, or those whose name holds every one of WORDS."""
+    from quantplan.commands import run_gpus
+
+    run_gpus(words, format_)
+
+
+@quantplan.command()
+def models() -> None:
+    """The bundled models, which need no network."""
+    from quantplan.commands import run_models
+
+    run_models()
+
+
+@quantplan.command()
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
+def probe(format_: str) -> None:
+    """This machine's GPUs, as the engine would see them."""
+    from quantplan.commands import run_probe
+
+    sys.exit(run_probe(format_))
+
+
+@quantplan.group()
+def tables() -> None:
+    """The tables behind the answers."""
+
+
+@tables.command("lint")
+def tables_lint() -> None:
+    """Check every table against its schema and every law."""
+    from quantplan.commands import run_lint
+
+    sys.exit(run_lint())
+
+
+@tables.command("compile")
+def tables_compile() -> None:
+    """Write the compiled form of every table (after editing one)."""
+    from quantplan.commands import run_compile
+
+    run_compile()
+
+
+@quantplan.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL; put `eval "$(quantplan completion bash)"` in its rc."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(quantplan, {}, "quantplan", "_QUANTPLAN_COMPLETE").source())
+
+
+def main() -> None:
+    """Run the command line; every refusal is one line on stderr and a documented exit code."""
+    try:
+        quantplan.main(prog_name="quantplan", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.Abort:
+        click.echo("quantplan: interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        _say("usage", UsageError(error.format_message(), hint="See --help."))
+        sys.exit(2)
+    except QuantplanError as error:
+        _say(error.kind, error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as error:  # our bug: still one line, never a traceback
+        _bug(error)
+        sys.exit(5)
+
+
+def _say(kind: str, error: QuantplanError) -> None:
+    click.echo(f"error: {kind}: {clean(str(error))}", err=True)
+
+
+def _bug(error: Exception) -> None:
+    import os
+    import traceback
+
+    if os.environ.get("QUANTPLAN_DEBUG"):
+        traceback.print_exc()
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(where.filename)}:{where.lineno}"
+    click.echo(f"error: internal: {type(error).__name__} at {place}: {clean(str(error))}. This is a "
+               "bug of quantplan; QUANTPLAN_DEBUG=1 shows where.", err=True)
+
+
+def clean(text: str) -> str:
+    """Return one line of printable text: control characters become \\x escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,136 @@
+"""What each command calls and prints; returns the exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from quantplan.tables.engine_rows import engine_versions
+from quantplan.tables.errors import UsageError
+
+LIB_STATES: Mapping[str, bool | None] = {"on": True, "off": False, "unknown": None}
+ENGINES = ("vllm", "sglang")
+
+
+def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
+    """Print one explanation per engine; return 0 when all start, 1 when one does not."""
+    from quantplan.api import explain
+    from quantplan.reports.explain_view import starts
+
+    asked = {name: options[name] for name in (
+        "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
+        "allow_deprecated_quantization", "revision", "as_format")}
+    asked["env"] = _pairs(options["env"], "--env")
+    asked["libs"] = _libs(options["libs"])
+    found = [explain(options["model"], engine=name, engine_version=version, **asked)
+             for name, version in _engines(engines)]
+    if options["format_"] == "json":
+        views = [explanation.to_dict() for explanation in found]
+        _print_json(views[0] if len(views) == 1 else views)
+    else:
+        _print_texts(found, options)
+    return 0 if all(starts(explanation.trace) != "no" for explanation in found) else 1
+
+
+def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
+    from quantplan.reports.explain_text import Shown, explain_text
+
+    for e in found:
+        shown = Shown(e.checkpoint, e.gpu, e.deployment, e.trace)
+        click.echo(explain_text(shown, verbose=options["verbose"], why_not=options["why_not"]),
+                   nl=False)
+
+
+def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    if not asked:
+        return [(name, None) for name in ENGINES if engine_versions(name)]
+    found: list[tuple[str, str | None]] = []
+    for text in asked:
+        name, _, version = text.partition("@")
+        if name.lower() not in ENGINES:
+            raise UsageError(f"--engine {text}", wanted="vllm or sglang, with @VERSION if needed")
+        found.append((name.lower(), version or None))
+    return found
+
+
+def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{option} {text}", wanted="KEY=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _libs(given: tuple[str, ...]) -> dict[str, bool | None]:
+    libs = {}
+    for name, state in _pairs(given, "--lib").items():
+        if state not in LIB_STATES:
+            raise UsageError(f"--lib {name}={state}", wanted="on, off or unknown")
+        libs[name] = LIB_STATES[state]
+    return libs
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def run_gpus(words: tuple[str, ...], format_: str) -> None:
+    """Print the catalogue, or the rows whose names hold every word."""
+    from quantplan.dispatch.gpu import all_gpus
+    from quantplan.reports.catalogue import gpu_table
+
+    rows = [row for row in all_gpus() if _holds(row, words)]
+    if format_ == "json":
+        _print_json(rows)
+    else:
+        click.echo(gpu_table(rows))
+
+
+def _holds(row: Mapping[str, Any], words: tuple[str, ...]) -> bool:
+    text = " ".join((row["id"], row["name"], *row.get("aliases", ()))).lower()
+    return all(word.lower() in text for word in words)
+
+
+def run_models() -> None:
+    """Print the bundled models."""
+    from quantplan.dispatch.bundled import bundled_models
+    from quantplan.reports.catalogue import model_table
+
+    click.echo(model_table(bundled_models()))
+
+
+def run_probe(format_: str) -> int:
+    """Print this machine's GPUs and what stood in the way; return 1 when none can be used."""
+    from quantplan.dispatch.gpu_probe import probe_gpus
+    from quantplan.reports.catalogue import probe_data, probe_text
+
+    found = probe_gpus()
+    if format_ == "json":
+        _print_json(probe_data(found))
+    else:
+        click.echo(probe_text(found))
+    return 0 if found.gpus else 1
+
+
+def run_lint() -> int:
+    """Print every violation of a schema or law; return 0 when there is none, else 1."""
+    from quantplan.tables.lint import lint
+
+    violations = lint()
+    for violation in violations:
+        click.echo(violation)
+    click.echo(f"{len(violations)} violations")
+    return 1 if violations else 0
+
+
+def run_compile() -> None:
+    """Write every table's compiled form."""
+    from quantplan.tables.load import write_compiled
+
+    for name in write_compiled():
+        click.echo(f"compiled {name}")

@@ -1,0 +1,206 @@
+"""An explanation for a person: verdict first, reason second, layers third, depth on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.predicates import PASS
+from quantplan.dispatch.trace import Candidate, Layer, Trace
+from quantplan.reports.columns import columns
+from quantplan.reports.explain_view import rows, star_path, starts
+from quantplan.tables.mode_rows import modes
+
+ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+VERDICTS = {"yes": "starts", "no": "does not start", "conditional": "starts (conditional)"}
+
+
+class Shown(NamedTuple):
+    """One engine's trace with the question it answers."""
+
+    checkpoint: Checkpoint
+    gpu: Gpu
+    deployment: Deployment
+    trace: Trace
+
+
+def explain_text(shown: Shown, *, verbose: bool = False, why_not: str | None = None) -> str:
+    """Return the whole text of one explanation, ending in a newline."""
+    parts = [_question(shown), _verdict(shown.trace)]
+    if shown.trace.error:
+        parts.append(_error(shown.trace))
+    else:
+        parts.append(_table(shown.trace))
+    if why_not:
+        parts.append(_why_not(shown.trace, why_not))
+    parts += [_findings(shown.trace), _depth(shown.trace) if verbose else ""]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _question(shown: Shown) -> str:
+    gpu, deployment = shown.gpu, shown.deployment
+    words = [f"{shown.checkpoint.name} on {gpu.name}, compute capability {gpu.capability_text}",
+             f"tp {deployment.tp}", shown.trace.dtype]
+    if deployment.quantization:
+        words.append(f"--quantization {deployment.quantization}")
+    if deployment.kv_cache_dtype != "auto":
+        words.append(f"--kv-cache-dtype {deployment.kv_cache_dtype}")
+    if deployment.linear_backend != "auto":
+        words.append(f"--linear-backend {deployment.linear_backend}")
+    return ", ".join(words)
+
+
+def _verdict(trace: Trace) -> str:
+    engine = f"{ENGINE_NAMES.get(trace.engine, trace.engine)} {trace.version}"
+    verdict = VERDICTS[starts(trace)]
+    if trace.error:
+        return f"  {engine}   {verdict}: {trace.error.stage}"
+    blocked = next((f for f in trace.findings if f.severity == "error"), None)
+    if blocked:
+        return f"  {engine}   {verdict}: {blocked.stage}\n  {blocked.message}"
+    head = f"  {engine}   {verdict}"
+    lines = [line for mode in mode_lines(trace) for line in mode]
+    rest = [" " * (len(head) + 3) + line for line in lines[1:]]
+    return "\n".join([f"{head}   {lines[0]}", *rest]) if lines else head
+
+
+def mode_lines(trace: Trace) -> list[list[str]]:
+    """Return, per mode of the linear layers, what runs and why, then what that buys; the mode with
+    most weights first."""
+    weights: dict[str, int] = {}
+    example: dict[str, Layer] = {}
+    for layer in trace.layers:
+        if layer.module not in ("Attention", "VocabParallelEmbedding", "ParallelLMHead"):
+            mode = layer.mode or "W16A16"
+            weights[mode] = weights.get(mode, 0) + (layer.n or 0) * (layer.k or 0)
+            example.setdefault(mode, layer)
+    return [_mode_line(mode, example[mode])
+            for mode in sorted(weights, key=lambda m: -weights[m])]
+
+
+def _mode_line(mode: str, layer: Layer) -> list[str]:
+    row = modes().get(mode, {"short": mode, "words": mode, "effect": ""})
+    reason = why_mode(layer, mode)
+    because = f", because {reason}" if reason else ""
+    effect = f"{row['effect'][:1].upper()}{row['effect'][1:]}." if row["effect"] else ""
+    return [f"{row['short']}: {row['words']}{because}", *([effect] if effect else [])]
+
+
+def why_mode(layer: Layer, mode: str) -> str | None:
+    """Return why a layer does not compute in fewer bits, or None when nothing better was asked."""
+    if layer.why:
+        return layer.why
+    if "A16" not in mode or not layer.selection:
+        return None
+    better = [c for c in layer.selection.rejected if "A8" in _mode_of(c)]
+    plain = next((k.plain for c in better for k in c.checks
+                  if k.verdict != PASS and k.plain), None)
+    if plain:
+        return plain
+    if mode.startswith("W4") or mode == "W8A16" or not better:
+        return None
+    decisive = better[-1].decisive
+    return f"{better[-1].kernel} is out: {decisive.text}" if decisive else None
+
+
+def _mode_of(candidate: Candidate) -> str:
+    """Return A8 for FP8 candidates that quantize activations, by their class name's family."""
+    weight_only = ("Marlin", "Humming")
+    fp8 = "FP8" in candidate.kernel or "Fp8" in candidate.kernel
+    return "A8" if fp8 and not candidate.kernel.startswith(weight_only) else ""
+
+
+def _error(trace: Trace) -> str:
+    error = trace.error
+    assert error is not None
+    where = f" at {error.layer}" if error.layer else ""
+    lines = [f"  {error.type}{where}:", *(f"    {line}" for line in error.message.splitlines())]
+    if not error.message:
+        lines.append("    (an assertion without text)")
+    if error.hint:
+        lines.append(f"  next: {error.hint}")
+    lines.append(f"  source: {error.source}")
+    return "\n".join(lines)
+
+
+def _table(trace: Trace) -> str:
+    found = []
+    for layer, indices in rows(trace.layers):
+        size = f"{layer.n} x {layer.k}" if layer.n else ""
+        kernel = layer.kernel or _path(layer)
+        mode = layer.mode or ("" if layer.module == "Attention" else "W16A16")
+        if layer.attn_backend:
+            mode = f"KV {layer.kv_cache_dtype}"
+        found.append((_short(layer), str(len(indices) or 1), size, kernel, mode))
+    return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
+
+
+def _short(layer: Layer) -> str:
+    return star_path(layer).replace("model.layers.*.", "")
+
+
+def _path(layer: Layer) -> str:
+    if layer.method == "AutoAWQLinearMethod":
+        return "AutoAWQLinearMethod (Triton AWQ)"
+    return "unquantized" if (layer.method or "").startswith("Unquantized") else str(layer.method)
+
+
+def _findings(trace: Trace) -> str:
+    lines = []
+    for finding in trace.findings:
+        lines.append(f"  {finding.severity}: {finding.message} [{finding.stage}]")
+        if finding.hint:
+            lines.append(f"    next: {finding.hint}")
+    return "\n".join(lines)
+
+
+def _why_not(trace: Trace, kernel: str) -> str:
+    selections = [(layer, layer.selection) for layer, _ in rows(trace.layers) if layer.selection]
+    lines = []
+    for layer, selection in selections:
+        for candidate in selection.candidates:
+            if candidate.kernel == kernel:
+                lines.append(f"  {_short(layer)}: {_answer(candidate, selection.kernel)}")
+                lines += [f"    {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
+    if trace.error and trace.error.selection:
+        for candidate in trace.error.selection.candidates:
+            if candidate.kernel == kernel:
+                lines += [f"    {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
+    head = f"why not {kernel}:"
+    return "\n".join([head, *lines]) if lines else (
+        f"{head} it is in no candidate list of these layers")
+
+
+def _answer(candidate: Candidate, chosen: str | None) -> str:
+    if candidate.kernel == chosen:
+        return "it is the one chosen"
+    if candidate.verdict == PASS:
+        return f"it could run, but {chosen} comes first in the list"
+    decisive = candidate.decisive
+    return f"rejected: {decisive.text}" if decisive else "rejected"
+
+
+def _depth(trace: Trace) -> str:
+    lines = ["trace:"]
+    for step in trace.method.steps:
+        lines.append(f"  {step.kind}: {step.what} ({step.because})  [{step.source}]")
+    for layer, indices in rows(trace.layers):
+        lines.append(f"  {star_path(layer)} ({len(indices) or 1})")
+        lines += _layer_depth(layer)
+    return "\n".join(lines)
+
+
+def _layer_depth(layer: Layer) -> list[str]:
+    if not layer.selection:
+        return [f"    {layer.method or 'no method'}" + (f": {layer.why}" if layer.why else "")]
+    lines = [f"    {s.kind}: {s.what} ({s.because})  [{s.source}]" for s in layer.selection.steps]
+    for candidate in layer.selection.candidates:
+        mark = "->" if candidate.kernel == layer.selection.kernel else "  "
+        looked = "" if candidate.considered else " (not looked at)"
+        lines.append(f"    {mark} {candidate.kernel}: {candidate.verdict}{looked}")
+        lines += [f"         {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
+    return lines
+
+
+__all__: Sequence[str] = ("Shown", "explain_text", "mode_lines", "why_mode")

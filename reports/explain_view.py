@@ -1,0 +1,134 @@
+"""An explanation as plain data: the JSON of `quantplan explain`, and what the text is made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.trace import Candidate, EngineError, Finding, Layer, Selection, Trace
+
+SCHEMA = "quantplan/explain/1"
+
+
+def explain_view(
+    checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment, trace: Trace
+) -> dict[str, Any]:
+    """Return the explanation as JSON-ready data, by reports/schema/explain.v1.json."""
+    return {
+        "schema": SCHEMA,
+        "model": {"name": checkpoint.name, "origin": checkpoint.origin,
+                  "revision": checkpoint.revision, "fetched_bytes": checkpoint.fetched_bytes},
+        "engine": {"name": trace.engine, "version": trace.version},
+        "gpu": _gpu(gpu),
+        "deployment": _deployment(deployment, trace),
+        "method": _method(trace),
+        "kv_cache": dict(trace.kv_cache),
+        "outcome": trace.outcome,
+        "starts": starts(trace),
+        "error": _error(trace.error),
+        "layers": [_layer(layer, indices, trace.findings) for layer, indices in rows(trace.layers)],
+        "findings": [_finding(finding) for finding in trace.findings],
+    }
+
+
+def starts(trace: Trace) -> str:
+    """Return "no" when the engine refuses or a finding says it fails later, else "yes" or
+    "conditional"."""
+    if trace.error or any(f.severity == "error" for f in trace.findings):
+        return "no"
+    return "conditional" if trace.outcome == "conditional" else "yes"
+
+
+def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
+    """Return layers that behave alike once, with * for the index, and the indices they stand for."""
+    found: dict[tuple[Any, ...], tuple[Layer, list[int]]] = {}
+    for layer in layers:
+        path = re.sub(r"\.\d+\.", ".*.", layer.path)
+        key = (path, layer.n, layer.k, layer.method, layer.scheme, layer.mode, layer.act,
+               id(layer.selection), layer.kv_cache_dtype, layer.why)
+        row = found.setdefault(key, (layer, []))
+        if layer.index is not None:
+            row[1].append(layer.index)
+    return list(found.values())
+
+
+def star_path(layer: Layer) -> str:
+    """Return the layer's path with * for the layer index."""
+    return re.sub(r"\.\d+\.", ".*.", layer.path)
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    return {"name": gpu.name, "id": gpu.id, "capability": gpu.capability_text,
+            "sm_count": gpu.sm_count, "memory_bytes": gpu.memory_bytes,
+            "memory_kind": gpu.memory_kind, "origin": gpu.origin}
+
+
+def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
+    return {
+        "tp": deployment.tp, "dtype": trace.dtype, "dtype_requested": deployment.dtype,
+        "quantization": deployment.quantization, "kv_cache_dtype": deployment.kv_cache_dtype,
+        "linear_backend": deployment.linear_backend, "env": dict(deployment.env),
+        "libs": dict(deployment.libs),
+    }
+
+
+def _method(trace: Trace) -> dict[str, Any]:
+    method = trace.method
+    return {
+        "checkpoint": method.checkpoint, "requested": method.requested,
+        "resolved": method.resolved, "config_class": method.config_class,
+        "min_capability": method.min_capability,
+        "steps": [dict(step._asdict()) for step in method.steps],
+    }
+
+
+def _error(error: EngineError | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {"stage": error.stage, "type": error.type, "message": error.message,
+            "layer": error.layer, "source": error.source, "hint": error.hint,
+            "candidates": _candidates(error.selection), "rejected": _rejected(error.selection)}
+
+
+def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> dict[str, Any]:
+    selection = layer.selection
+    attention = layer.attn_backend is not None
+    row = {
+        "path": star_path(layer), "indices": indices, "module": layer.module, "n": layer.n,
+        "k": layer.k, "method": layer.method, "scheme": layer.scheme,
+        "family": None if attention or not selection else selection.family,
+        "kernel": None if attention else layer.kernel, "mode": layer.mode, "act": layer.act,
+        "why": layer.why,
+        "steps": [dict(step._asdict()) for step in selection.steps] if selection else [],
+        "alternatives": [dict(a._asdict()) for a in selection.alternatives] if selection else [],
+        "candidates": _candidates(selection), "rejected": _rejected(selection),
+        "findings": [f.id for f in findings if f.message.startswith(layer.path)],
+    }
+    if attention:
+        row |= {"attn_backend": layer.attn_backend, "kv_cache_dtype": layer.kv_cache_dtype}
+    return row
+
+
+def _candidates(selection: Selection | None) -> list[dict[str, Any]]:
+    return [_candidate(c) for c in selection.candidates] if selection else []
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "kernel": candidate.kernel, "verdict": candidate.verdict,
+        "considered": candidate.considered, "source": candidate.source,
+        "checks": [{"id": c.id, "verdict": c.verdict, "text": c.text, "source": c.source}
+                   for c in candidate.checks],
+    }
+
+
+def _rejected(selection: Selection | None) -> list[dict[str, Any]]:
+    return [{"kernel": c.kernel, "reason": c.decisive.text if c.decisive else c.reason,
+             "engine_reason": c.reason, "source": c.decisive.source if c.decisive else c.source}
+            for c in selection.rejected] if selection else []
+
+
+def _finding(finding: Finding) -> Mapping[str, Any]:
+    return dict(finding._asdict())

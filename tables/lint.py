@@ -1,0 +1,170 @@
+"""Every table against its schema, its compiled form and the laws that a schema cannot say."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from quantplan.tables.errors import TableError
+from quantplan.tables.load import FOLDER, compile_table, compiled_path, parse_table, table_names
+
+Engine = Mapping[str, Any]
+Law = Callable[[Engine], Iterator[str]]
+PREDICATES = ("min", "max", "equals", "not_equals", "in", "not_in", "multiple_of", "divides")
+SOURCE = re.compile(r"^[\w./-]+(\.py|\.yaml)?(:[\w.]+)?$")
+
+
+def lint() -> list[str]:
+    """Return every violation in every table, each naming file, row and field."""
+    from quantplan.tables import gpu_laws, model_laws
+
+    found: list[str] = []
+    for name in table_names():
+        found += check_table(name)
+    found += [v for law in gpu_laws.LAWS for v in law(gpu_laws.gpu_entries())]
+    found += [v for law in model_laws.LAWS for v in law(model_laws.model_entries())]
+    return found
+
+
+def check_table(name: str) -> list[str]:
+    """Return the violations of one table: schema, laws of its kind, stale compiled form."""
+    path = os.path.join(FOLDER, name + ".yaml")
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        value = parse_table(name, source)
+    except TableError as error:
+        return [str(error)]
+    laws = ENGINE_LAWS if name.startswith("engines/") else ()
+    found = [f"tables/{name}.yaml: {violation}" for law in laws for violation in law(value)]
+    return found + list(stale_compiled(name))
+
+
+def stale_compiled(name: str) -> Iterator[str]:
+    """The compiled form holds what the YAML says."""
+    try:
+        with open(compiled_path(name), encoding="utf-8") as file:
+            fresh = file.read() == compile_table(name)
+    except OSError:
+        fresh = False
+    if not fresh:
+        yield f"tables/{name}.yaml: compiled form is stale; run `quantplan tables compile`"
+
+
+def ids_are_unique(engine: Engine) -> Iterator[str]:
+    """No two rows of a list share an id."""
+    for field, rows in engine.items():
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict) and "id" in rows[0]:
+            ids = [row["id"] for row in rows]
+            yield from (f"{field}: id {i} twice" for i in sorted({x for x in ids
+                                                                  if ids.count(x) > 1})
+                        if field != "overrides")
+
+
+def kernels_are_known(engine: Engine) -> Iterator[str]:
+    """Every kernel named by a family, a backend or another kernel has a row."""
+    known = {row["id"] for row in engine["kernels"]}
+    named = [(f"families[{f['id']}]", k) for f in engine["families"] for k in f["kernels"]]
+    named += [(f"linear_backends[{b}]", k) for b, ks in engine["linear_backends"].items()
+              for k in ks]
+    named += [(f"kernels[{row['id']}]", row[part]) for row in engine["kernels"]
+              for part in ("base", "fallback") if part in row]
+    yield from (f"{where}: no kernel row {kernel}" for where, kernel in named
+                if kernel not in known)
+
+
+def kernels_are_used(engine: Engine) -> Iterator[str]:
+    """Every kernel row is named by a family or by another kernel."""
+    used = {k for f in engine["families"] for k in f["kernels"]}
+    used |= {row[part] for row in engine["kernels"] for part in ("base", "fallback")
+             if part in row}
+    yield from (f"kernels[{row['id']}]: in no family" for row in engine["kernels"]
+                if row["id"] not in used)
+
+
+def one_predicate_each(engine: Engine) -> Iterator[str]:
+    """Every requirement has exactly one predicate."""
+    for where, row in requirements(engine):
+        count = sum(name in row for name in PREDICATES)
+        if count != 1:
+            yield f"{where}: {count} predicates; wanted 1"
+
+
+def facts_are_known(engine: Engine) -> Iterator[str]:
+    """Every fact that is tested is one that the resolver provides."""
+    known = {f"lib.{row['id']}" for row in engine["libraries"]}
+    known |= {f"env.{row['id']}" for row in engine["environment"]} | FACTS
+    for where, row in requirements(engine):
+        names = {row["fact"], *row.get("when", {})} | (
+            {row["divides"]} if "divides" in row else set())
+        yield from (f"{where}: unknown fact {name}" for name in sorted(names - known))
+
+
+def placeholders_are_facts(engine: Engine) -> Iterator[str]:
+    """Every {placeholder} of an engine text is a fact of that row's layer."""
+    known = {f"lib.{row['id']}" for row in engine["libraries"]} | FACTS
+    for where, row in requirements(engine):
+        for field in ("says", "plain"):
+            for name in re.findall(r"\{([a-z][\w.]*)\}", row.get(field, "")):
+                if name not in known:
+                    yield f"{where}: {field}: unknown placeholder {{{name}}}"
+
+
+def methods_have_classes(engine: Engine) -> Iterator[str]:
+    """Every registered method is served by a config class with a row."""
+    known = {row["id"] for row in engine["config_classes"]}
+    yield from (f"methods[{row['id']}]: no config class {row['config_class']}"
+                for row in engine["methods"] if row["config_class"] not in known)
+
+
+def sources_name_files(engine: Engine) -> Iterator[str]:
+    """Every source is an engine file, with the symbol where there is one."""
+    for where, source in _sources(engine, ""):
+        file = source.split(":")[0]
+        if not SOURCE.match(source) or "/" not in file and not file.endswith(".py"):
+            if not source.startswith("cuobjdump"):
+                yield f"{where}: source {source!r} is no file:symbol"
+
+
+def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every requirement row with the place it stands in."""
+    for kernel in engine["kernels"]:
+        for phase in ("supported", "implement"):
+            for position, row in enumerate(kernel.get(phase, ())):
+                yield f"kernels[{kernel['id']}].{phase}[{position}]", row
+    for backend in engine["attention"]["backends"]:
+        for phase in ("requires", "refuses"):
+            for position, row in enumerate(backend.get(phase, ())):
+                yield f"attention[{backend['id']}].{phase}[{position}]", row
+
+
+def _sources(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if (key == "source" or key.endswith("_source")) and isinstance(item, str):
+                yield f"{where}{key}", item
+            else:
+                yield from _sources(item, f"{where}{key}.")
+    elif isinstance(value, list):
+        for item in value:
+            name = item.get("id", "") if isinstance(item, dict) else ""
+            yield from _sources(item, f"{where}{name}.")
+
+
+FACTS = {
+    "gpu.capability", "gpu.family", "gpu.name", "gpu.capability_text", "gpu.below_80",
+    "gpu.fp8_tensor_cores",
+    "dtype.model", "model.type", "layer.n", "layer.k", "layer.n_full", "layer.k_full",
+    "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
+    "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
+    "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
+    "attn.head_dim", "kv.dtype", "kv.is_fp8", "kv.per_head_scales",
+}
+"""Facts besides lib.* and env.*: dispatch/vllm/context.py, fp8.py, integers.py, attention.py."""
+
+ENGINE_LAWS: tuple[Law, ...] = (
+    ids_are_unique, kernels_are_known, kernels_are_used, one_predicate_each, facts_are_known,
+    placeholders_are_facts, methods_have_classes, sources_name_files,
+)

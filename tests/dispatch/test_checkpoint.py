@@ -1,0 +1,375 @@
+"""What `where` may be, which files count, and what is noted: the reader's contract."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from quantplan.dispatch.checkpoint import read_checkpoint
+from quantplan.dispatch.facts import Checkpoint, Tensor
+from quantplan.tables.errors import CheckpointError, UsageError
+from sparse_checkpoint import CONFIG, Stored, write_folder, write_sparse
+
+A, B = Stored("a.weight", "BF16", (4, 4)), Stored("b.weight", "F16", (2,))
+BUNDLED = Checkpoint(name="llama-3.1-8b", origin="bundled", config=CONFIG)
+
+
+@pytest.fixture(autouse=True)
+def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for the bundled models: one name and one hub id."""
+    module = ModuleType("quantplan.dispatch.bundled")
+    known = {"llama-3.1-8b": BUNDLED, "meta-llama/Llama-3.1-8B": BUNDLED}
+    module.bundled_checkpoint = known.get  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "quantplan.dispatch.bundled", module)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """Stand in for the hub: note what it is asked."""
+    asked: list[tuple[str, str | None]] = []
+
+    def read_hub(repo_id: str, revision: str | None) -> Checkpoint:
+        asked.append((repo_id, revision))
+        return Checkpoint(name=repo_id, origin="hub", config={})
+
+    module = ModuleType("quantplan.dispatch.hub")
+    module.read_hub = read_hub  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "quantplan.dispatch.hub", module)
+    return asked
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder of two shards with an index: a.weight in one, b.weight in the other."""
+    return write_folder(tmp_path / "model", CONFIG, [[A], [B]])
+
+
+def write_config(folder: Path, config: Mapping[str, Any] = CONFIG) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def note_ids(checkpoint: Checkpoint) -> list[str]:
+    return [note.id for note in checkpoint.notes]
+
+
+def test_mapping() -> None:
+    quantization = {"quant_algo": "FP8"}
+    checkpoint = read_checkpoint(
+        CONFIG,
+        tensors={"a": "BF16", "b": ("F8_E4M3", [4, 8]), "c": ("F32", ()), "d": ("U8", None)},
+        side_files={"hf_quant_config.json": {"quantization": quantization}},
+    )
+    assert checkpoint.config is CONFIG
+    assert checkpoint.name == "llama"
+    assert checkpoint.origin == "mapping"
+    assert checkpoint.side_files == {"hf_quant_config.json": {"quantization": quantization}}
+    assert checkpoint.tensors == {
+        "a": Tensor("BF16", None),
+        "b": Tensor("F8_E4M3", (4, 8)),
+        "c": Tensor("F32", ()),
+        "d": Tensor("U8", None),
+    }
+
+
+def test_mapping_alone() -> None:
+    checkpoint = read_checkpoint({})
+    assert (checkpoint.name, checkpoint.tensors, checkpoint.notes) == ("config", None, ())
+
+
+def test_folder(folder: Path) -> None:
+    (folder / "hf_quant_config.json").write_text('{"producer": {"name": "modelopt"}}')
+    (folder / "generation_config.json").write_text("not read")
+    checkpoint = read_checkpoint(folder)
+    assert checkpoint == read_checkpoint(str(folder))
+    assert checkpoint.config == CONFIG
+    assert checkpoint.side_files == {"hf_quant_config.json": {"producer": {"name": "modelopt"}}}
+    assert checkpoint.tensors == {
+        "a.weight": Tensor("BF16", (4, 4)),
+        "b.weight": Tensor("F16", (2,)),
+    }
+    sizes = [file.stat().st_size for file in folder.glob("*.safetensors")]
+    assert checkpoint.file_bytes == sum(sizes)
+    assert (checkpoint.name, checkpoint.origin, checkpoint.revision) == ("model", "folder", None)
+    assert (checkpoint.fetched_bytes, checkpoint.notes) == (0, ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf_quant_config.json",
+        "quantize_config.json",
+        "quant_config.json",
+        "quant_model_description.json",
+    ],
+)
+def test_side_files_are_kept_verbatim(tmp_path: Path, name: str) -> None:
+    (write_config(tmp_path) / name).write_text('{"bits": 4, "nested": {"x": [1, null]}}')
+    side_files = read_checkpoint(tmp_path).side_files
+    assert side_files == {name: {"bits": 4, "nested": {"x": [1, None]}}}
+
+
+def test_a_byte_order_mark_is_tolerated(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(CONFIG).encode())
+    assert read_checkpoint(tmp_path).config == CONFIG
+
+
+def test_config_path_reads_no_weights(folder: Path) -> None:
+    (folder / "quant_config.json").write_text("{}")
+    checkpoint = read_checkpoint(folder / "config.json")
+    assert checkpoint.tensors is None
+    assert checkpoint.side_files == {"quant_config.json": {}}
+    assert (checkpoint.name, checkpoint.origin) == ("model", "config.json")
+    assert note_ids(checkpoint) == ["config-alone"]
+
+
+def test_config_in_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert read_checkpoint("config.json").name == "model"
+    assert read_checkpoint(".").name == "model"
+
+
+def test_config_under_another_name(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "llama.json")
+    (folder / "quant_config.json").write_text("{}")
+    checkpoint = read_checkpoint(folder / "llama.json")
+    assert (checkpoint.name, checkpoint.config, checkpoint.side_files) == ("llama", CONFIG, {})
+    assert note_ids(checkpoint) == ["config-alone"]
+
+
+def test_home_is_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert read_checkpoint("~/model").name == "model"
+
+
+def test_a_snapshot_of_the_hub_cache_is_named_as_on_the_hub(folder: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    snapshots = folder.parent / "models--meta-llama--Llama-3.1-8B" / "snapshots"
+    snapshots.mkdir(parents=True)
+    folder.rename(snapshots / commit)
+    checkpoint = read_checkpoint(snapshots / commit)
+    assert (checkpoint.name, checkpoint.revision) == ("meta-llama/Llama-3.1-8B", commit)
+
+
+def test_bundled_name(hub: list[tuple[str, str | None]]) -> None:
+    assert read_checkpoint("llama-3.1-8b") is BUNDLED
+    assert read_checkpoint("meta-llama/Llama-3.1-8B") is BUNDLED
+    assert hub == []
+
+
+def test_a_path_wins_over_a_bundled_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    folder.rename("llama-3.1-8b")
+    assert read_checkpoint("llama-3.1-8b").origin == "folder"
+
+
+def test_hub_id(hub: list[tuple[str, str | None]]) -> None:
+    assert read_checkpoint("Qwen/Qwen3-0.6B").origin == "hub"
+    read_checkpoint("Qwen/Qwen3-0.6B", revision="v1")
+    read_checkpoint("meta-llama/Llama-3.1-8B", revision="v1")
+    assert hub == [
+        ("Qwen/Qwen3-0.6B", None),
+        ("Qwen/Qwen3-0.6B", "v1"),
+        ("meta-llama/Llama-3.1-8B", "v1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["./org/name", "/org/name", "~/org-name", "a/b/c", "org/name/", "../x", "org/config.json"],
+)
+def test_what_looks_like_a_path_is_no_hub_id(
+    where: str, hub: list[tuple[str, str | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(where)
+    assert str(error.value).startswith(f"{where} does not exist; wanted a folder, a config.json")
+    assert hub == []
+
+
+@pytest.mark.parametrize("where", ["lama", "org name/x", "org/", "-x/y", "org/näme"])
+def test_neither_a_path_nor_a_name(where: str, tmp_path: Path) -> None:
+    with pytest.raises((UsageError, CheckpointError)) as error:
+        read_checkpoint(where)
+    assert "wanted" in str(error.value)
+
+
+def test_an_unknown_name_says_what_it_could_be() -> None:
+    with pytest.raises(UsageError) as error:
+        read_checkpoint("lama")
+    assert str(error.value) == (
+        '"lama" is not a model; wanted a folder, a config.json, a bundled name or a hub id '
+        "(org/name); found no such path and no such bundled name. "
+        "`quantplan models` lists the bundled names."
+    )
+
+
+@pytest.mark.parametrize("where", [None, 7, "", "  ", b"model", ["a"]])
+def test_no_name_at_all(where: Any) -> None:
+    with pytest.raises(UsageError, match="the model is not usable; wanted a folder"):
+        read_checkpoint(where)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensors": {}}, "tensors goes with a parsed config only"),
+        ({"side_files": {}}, "side_files goes with a parsed config only"),
+        ({"revision": "main"}, "revision goes with a hub id only"),
+    ],
+)
+def test_options_of_another_form(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_checkpoint(folder, **options)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "found"),
+    [
+        ("bfloat16", '"bfloat16"'),
+        (("bf16", (4,)), '"bf16"'),
+        (("BF16", (-4,)), "a list of 2 values"),
+        (("BF16", (True,)), "a list of 2 values"),
+        (("BF16",), "a list of 1 values"),
+        (None, "null"),
+    ],
+)
+def test_tensors_that_are_none(tensor: Any, found: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read_checkpoint(CONFIG, tensors={"a": tensor})
+    assert str(error.value).startswith('tensors["a"] is not usable; wanted ')
+    assert str(error.value).endswith(f"; found {found}")
+
+
+# Which files count.
+
+
+def test_single_file(tmp_path: Path) -> None:
+    write_sparse(write_config(tmp_path) / "model.safetensors", [A, B])
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.tensors is not None
+    assert sorted(checkpoint.tensors) == ["a.weight", "b.weight"]
+    assert checkpoint.notes == ()
+
+
+def test_shards_without_an_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").unlink()
+    checkpoint = read_checkpoint(folder)
+    assert checkpoint.tensors is not None
+    assert sorted(checkpoint.tensors) == ["a.weight", "b.weight"]
+    assert checkpoint.notes == ()
+
+
+def test_shards_counted_from_zero(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    write_sparse(tmp_path / "model-00000-of-00002.safetensors", [A])
+    write_sparse(tmp_path / "model-00001-of-00002.safetensors", [B])
+    assert len(read_checkpoint(tmp_path).tensors or ()) == 2
+
+
+def test_consolidated_beside_model_files_is_left_out(tmp_path: Path) -> None:
+    write_sparse(write_config(tmp_path) / "model.safetensors", [A])
+    write_sparse(tmp_path / "consolidated.safetensors", [B])
+    checkpoint = read_checkpoint(tmp_path)
+    assert list(checkpoint.tensors or ()) == ["a.weight"]
+    assert checkpoint.file_bytes == (tmp_path / "model.safetensors").stat().st_size
+    assert checkpoint.notes == (
+        (
+            "weight-files-left-out",
+            "1 safetensors file not read: model files are beside them: consolidated.safetensors",
+            None,
+        ),
+    )
+
+
+def test_consolidated_alone_is_read(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    write_sparse(tmp_path / "consolidated-00001-of-00002.safetensors", [A])
+    write_sparse(tmp_path / "consolidated-00002-of-00002.safetensors", [B])
+    checkpoint = read_checkpoint(tmp_path)
+    assert sorted(checkpoint.tensors or ()) == ["a.weight", "b.weight"]
+    assert checkpoint.notes == ()
+
+
+def test_consolidated_with_an_index(folder: Path) -> None:
+    for file in [*folder.glob("*.safetensors")]:
+        file.rename(folder / file.name.replace("model", "consolidated"))
+    index = folder / "model.safetensors.index.json"
+    text = index.read_text().replace("model-", "consolidated-")
+    (folder / "consolidated.safetensors.index.json").write_text(text)
+    index.unlink()
+    assert sorted(read_checkpoint(folder).tensors or ()) == ["a.weight", "b.weight"]
+
+
+def test_files_that_the_index_does_not_name(folder: Path) -> None:
+    write_sparse(folder / "consolidated.safetensors", [A, B])
+    checkpoint = read_checkpoint(folder)
+    assert note_ids(checkpoint) == ["weight-files-left-out"]
+    assert "not named by model.safetensors.index.json" in checkpoint.notes[0].message
+
+
+def test_a_tensor_that_the_index_does_not_name(folder: Path) -> None:
+    write_sparse(folder / "model-00002-of-00002.safetensors", [B, Stored("c", "BF16", (2,))])
+    checkpoint = read_checkpoint(folder)
+    assert sorted(checkpoint.tensors or ()) == ["a.weight", "b.weight", "c"]
+    message = "1 tensor in the shards but not in model.safetensors.index.json: c"
+    assert checkpoint.notes == (("stale-index", message, None),)
+
+
+def test_a_tensor_in_two_shards(folder: Path) -> None:
+    write_sparse(folder / "model-00002-of-00002.safetensors", [A, B])
+    message = "1 tensor stored in more than one file: a.weight"
+    assert read_checkpoint(folder).notes == (("duplicate-tensor", message, None),)
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["pytorch_model.bin"], "1 weight file"),
+        (["consolidated.00.pth"], "1 weight file"),
+        (["model.pt"], "1 weight file"),
+        (["model-Q4_K_M.gguf"], "1 weight file"),
+        (["a.bin", "b.bin", "training_args.bin"], "2 weight files"),
+    ],
+)
+def test_pickles_and_gguf_are_named_not_opened(
+    tmp_path: Path, files: list[str], named: str
+) -> None:
+    write_config(tmp_path)
+    for file in files:
+        # Protocol 0 of a pickle that would run a command when loaded.
+        (tmp_path / file).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.tensors is None
+    assert checkpoint.file_bytes == 24 * (2 if "2" in named else 1)
+    assert note_ids(checkpoint) == ["weights-not-read"]
+    assert checkpoint.notes[0].message.startswith(f"{named} without a safetensors header")
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(write_config(tmp_path))
+    assert (checkpoint.tensors, checkpoint.file_bytes) == (None, None)
+    assert note_ids(checkpoint) == ["no-weights"]
+
+
+def test_numbers_of_many_names_are_told_short(folder: Path) -> None:
+    extra = [Stored(f"x{number}", "BF16", (2,)) for number in range(1500)]
+    write_sparse(folder / "model-00002-of-00002.safetensors", [B, *extra])
+    message = read_checkpoint(folder).notes[0].message
+    assert message.startswith("1,500 tensors in the shards but not in ")
+    assert message.endswith(": x0, x1, x10 and 1,497 more")
+
+
+def test_text_config(tmp_path: Path) -> None:
+    wrapper = {"architectures": ["Qwen3VLForConditionalGeneration"], "text_config": CONFIG}
+    assert read_checkpoint(write_config(tmp_path, wrapper)).text_config == CONFIG

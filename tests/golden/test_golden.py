@@ -1,0 +1,116 @@
+"""Our answer against the engine's own, row by row; see README.md here for where the rows are from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantplan import explain
+
+HERE = Path(__file__).parent
+LAYER_FIELDS = ("module", "method", "scheme", "family", "kernel", "mode", "n", "k",
+                "attn_backend", "kv_cache_dtype")
+
+
+def _rows() -> list[dict[str, Any]]:
+    with gzip.open(HERE / "vllm-0.32.0.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def _corrected(row: dict[str, Any], corrections: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] in corrections["rows"]:
+        for layer in row["expect"]["layers"]:
+            if "kernel" in layer:
+                layer |= {"kernel": corrections["kernel"], "rejected": corrections["rejected"]}
+    return row
+
+
+CORRECTIONS = json.loads((HERE / "corrections.json").read_text(encoding="utf-8"))
+ROWS = [_corrected(row, CORRECTIONS) for row in _rows()]
+KINDS = sorted({"/".join(row["id"].split("/")[:2]) for row in ROWS})
+AGREEMENT: Counter[tuple[str, bool]] = Counter()
+
+
+def _ask(case: dict[str, Any]) -> dict[str, Any]:
+    return explain(
+        case["config"], engine="vllm", engine_version="0.32.0", capability=case["capability"],
+        tp=case.get("tp_size", 1), dtype=case.get("dtype"), env=case.get("env"),
+        quantization=case.get("quantization"), kv_cache_dtype=case.get("kv_cache_dtype"),
+        libs=case.get("libs"), linear_backend=case.get("linear_backend"),
+        tensors=case.get("tensors")).to_dict()
+
+
+def differences(got: dict[str, Any], expect: dict[str, Any]) -> list[str]:
+    """Return every place where our answer is not the engine's."""
+    found = [f"{name}: {a!r} is not {b!r}" for name, a, b in (
+        ("outcome", got["outcome"], expect["outcome"]),
+        ("method", got["method"]["resolved"], expect["method"]),
+        ("config_class", got["method"]["config_class"], expect["config_class"]),
+        ("min_capability", got["method"]["min_capability"], expect["min_capability"]),
+        *_error_fields(got["error"], expect["error"]),
+    ) if a != b]
+    return found + _layer_differences(got["layers"], expect["layers"])
+
+
+def _error_fields(got: Any, expect: Any) -> list[tuple[str, Any, Any]]:
+    got, expect = got or {}, expect or {}
+    return [(name, got.get(name), expect.get(name)) for name in ("type", "message")]
+
+
+def _layer_differences(got: list[Any], expect: list[Any]) -> list[str]:
+    ours = {(row["path"], index): row for row in got for index in row["indices"] or [None]}
+    found = []
+    asked = set()
+    for row in expect:
+        for index in _indices(row, ours):
+            asked.add((row["path"], index))
+            found += _row_differences(ours.get((row["path"], index)), row)
+    found += [f"{path} [{index}] is not a layer of the engine's" for path, index in ours
+              if (path, index) not in asked]
+    return found
+
+
+def _indices(row: dict[str, Any], ours: dict[Any, Any]) -> list[Any]:
+    if "indices" in row:
+        return list(row["indices"])
+    return [index for path, index in ours if path == row["path"]] or [None]
+
+
+def _row_differences(got: dict[str, Any] | None, expect: dict[str, Any]) -> list[str]:
+    if got is None:
+        return [f"{expect['path']}: missing"]
+    found = [f"{expect['path']} {name}: {got.get(name)!r} is not {expect.get(name)!r}"
+             for name in LAYER_FIELDS if got.get(name) != expect.get(name)]
+    rejected = [r["kernel"] for r in got["rejected"]] if "attn_backend" not in got else []
+    if rejected != (expect.get("rejected") or []):
+        found.append(f"{expect['path']} rejected: {rejected} is not {expect.get('rejected')}")
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_agrees(kind: str) -> None:
+    """Outcome, error type and message, method, scheme, family, kernel, mode, sizes, KV method,
+    attention backend and the rejected kernels are the engine's."""
+    wrong = {}
+    for row in ROWS:
+        if "/".join(row["id"].split("/")[:2]) == kind:
+            found = differences(_ask(row["case"]), row["expect"])
+            AGREEMENT[kind, not found] += 1
+            if found:
+                wrong[row["id"]] = found[:3]
+    assert wrong == {}
+
+
+def test_agreement_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Print how many rows of each kind agree; every row was asked."""
+    with capsys.disabled():
+        print("\nagreement with vLLM 0.32.0, by kind:")
+        for kind in KINDS:
+            right, wrong = AGREEMENT[kind, True], AGREEMENT[kind, False]
+            print(f"  {kind:28} {right:4} of {right + wrong}")
+    assert sum(AGREEMENT.values()) in (len(ROWS), 0)
