@@ -64,28 +64,32 @@ def _from_mapping(
     side_files: Mapping[str, Mapping[str, Any]] | None,
 ) -> Checkpoint:
     check_config(config)
-    for name, content in (side_files or {}).items():
-        if not isinstance(content, Mapping):
-            raise UsageError(
-                f"side_files[{kind(name)}] is not usable", wanted="a mapping", found=kind(content)
-            )
-        check_nesting(content, str(name))
+    for name, content in _mapping(side_files, "side_files").items():
+        check_nesting(_mapping(content, f"side_files[{kind(name)}]"), str(name))
+    headers = {name: _tensor(name, given) for name, given in _mapping(tensors, "tensors").items()}
     return Checkpoint(
         name=str(config.get("model_type") or "config"),
         origin="mapping",
         config=config,
         side_files=dict(side_files or {}),
-        tensors=None if tensors is None else {n: _tensor(n, t) for n, t in tensors.items()},
+        tensors=None if tensors is None else headers,
     )
+
+
+def _mapping(given: object, what: str) -> Mapping[str, Any]:
+    """Return a mapping, empty for None; raise UsageError for anything else."""
+    if not isinstance(given, (Mapping, type(None))):
+        raise UsageError(f"{what} is not usable", wanted="a mapping", found=kind(given))
+    return given or {}
 
 
 def _tensor(name: str, given: object) -> Tensor:
     """Return a tensor from "BF16" or ("BF16", (4096, 4096))."""
     dtype, shape = (given, None) if isinstance(given, str) else _pair(name, given)
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         wanted = "a safetensors dtype such as BF16"
         raise UsageError(f"tensors[{kind(name)}] is not usable", wanted=wanted, found=kind(dtype))
-    return Tensor(str(dtype), shape)
+    return Tensor(dtype, shape)
 
 
 def _pair(name: str, given: object) -> tuple[object, tuple[int, ...] | None]:
@@ -103,9 +107,9 @@ def _from_path(path: str) -> Checkpoint:
     if os.path.isdir(path):
         return read_folder(path)
     size_bytes(path)
-    base = os.path.basename(path).lower()
-    if base == CONFIG:
+    if os.path.basename(path) == CONFIG:
         return read_folder(os.path.dirname(path) or ".", weights=False)
+    base = os.path.basename(path).lower()
     if base.endswith((".safetensors", ".index.json")) or base in (*SIDE_FILES, "params.json"):
         hint = f"Give the folder that holds it, with its {CONFIG}."
         raise UsageError(f"{shown(path)} is one file of a model", wanted=MODEL_FORMS, hint=hint)
@@ -128,17 +132,16 @@ def _from_config(path: str) -> Checkpoint:
 
 
 def _from_name(name: str, revision: str | None) -> Checkpoint:
-    from quantplan.dispatch.bundled import bundled_checkpoint
+    from quantplan.dispatch.bundled import bundled_checkpoint, closest_models
 
     if revision is None and (found := bundled_checkpoint(name)) is not None:
         return found
     if not HUB_ID.fullmatch(name):
-        raise UsageError(
-            f"{kind(name)} is not a model",
-            wanted=MODEL_FORMS,
-            found="no such path and no such bundled name",
-            hint="`quantplan models` lists the bundled names.",
-        )
+        close = ", ".join(closest_models(name))
+        hint = f"Did you mean {close}?" if close else "`quantplan models` lists the bundled names."
+        what = f"{kind(name)} is not a model"
+        missing = "no such path and no such bundled name"
+        raise UsageError(what, wanted=MODEL_FORMS, found=missing, hint=hint)
     from quantplan.dispatch.hub import read_hub
 
     return read_hub(name, revision)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from quantplan.dispatch.regular_file import read_bytes, shown
 from quantplan.tables.errors import CheckpointError, NotKnownError, QuantplanError
@@ -64,15 +64,17 @@ def read_json(path: str, *, limit_bytes: int = CONFIG_LIMIT_BYTES) -> dict[str, 
 def parse_json(data: bytes, file: str) -> dict[str, Any]:
     """Return the JSON object in `data`; `file` names it in errors.
 
-    RFC 8259 in UTF-8 (a byte order mark is tolerated). Duplicate keys, NaN and Infinity, numbers
-    too large for a double and lone surrogates are refused: readers disagree about their meaning.
+    RFC 8259 in UTF-8 (a byte order mark is tolerated). Duplicate keys, NaN, numbers too large for a
+    double and lone surrogates are refused: readers disagree about their meaning. Infinity is read
+    as Python's json writes it: published configs hold it (time_step_limit of Nemotron-H), and no
+    field of `BOUNDS` accepts it.
     """
     try:
         text = data.decode("utf-8-sig")
         value = json.loads(
             text,
             object_pairs_hook=_unique,
-            parse_constant=_no_constant,
+            parse_constant=_constant,
             parse_float=_finite,
             parse_int=_bounded,
         )
@@ -218,8 +220,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise _RefusedError(f"{name}, which is not JSON")
+def _constant(name: str) -> float:
+    if name == "NaN":
+        raise _RefusedError("NaN, which is not JSON")
+    return float(name)
 
 
 def _finite(digits: str) -> float:

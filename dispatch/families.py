@@ -51,6 +51,7 @@ class Structure(NamedTuple):
     hidden_act: str
     accepted_acts: tuple[str, ...]
     source: str
+    sliding_window: int | None = None
 
 
 def model_structure(checkpoint: Checkpoint) -> Structure:
@@ -70,8 +71,18 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
         architecture, family["id"], str(config.get("model_type", "")),
         sizes["num_hidden_layers"], sizes, bool(config.get("tie_word_embeddings", False)),
         modules, packed, str(config.get("hidden_act", "silu")), tuple(family["hidden_act"]),
-        family["source"],
+        family["source"], _sliding_window(config, family),
     )
+
+
+def _sliding_window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
+    """Return the attention window in tokens where the model has one, else None."""
+    flag = family.get("window_flag")
+    if flag and not config.get(flag, False):
+        return None
+    default = family.get("default_windows", {}).get(str(config.get("model_type")))
+    window = config.get("sliding_window", default)
+    return window if isinstance(window, int) and not isinstance(window, bool) else None
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

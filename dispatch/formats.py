@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
@@ -13,7 +13,8 @@ from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.load import read_table
 
 LINEAR_SPLITS = ("qkv", "column", "row")
-ORIGIN = "hypothetical"
+HYPOTHETICAL = "hypothetical"
+"""Origin of checkpoints that as_format returns."""
 DEFAULT_DTYPE = "BF16"
 """Dtype of a hypothetical checkpoint whose config names none."""
 
@@ -36,7 +37,7 @@ def find_format(name: str) -> Mapping[str, Any]:
     return row
 
 
-@lru_cache(maxsize=None)
+@cache
 def _by_name() -> Mapping[str, Mapping[str, Any]]:
     rows = read_table("formats/formats")["formats"]
     return {name: row for row in rows for name in (row["id"], *row["aliases"])}
@@ -59,11 +60,11 @@ def as_format(checkpoint: Checkpoint, name: str) -> Checkpoint:
     config = _config_as(checkpoint.config, row)
     return Checkpoint(
         name=f"{checkpoint.name} as {row['id']}",
-        origin=ORIGIN,
+        origin=HYPOTHETICAL,
         config=config,
         side_files={name: content for name, content in checkpoint.side_files.items()
                     if "quant" not in name},
-        tensors=_tensors(Checkpoint("", ORIGIN, config)),
+        tensors=_tensors(Checkpoint("", HYPOTHETICAL, config)),
         notes=(Note("hypothetical", f"a hypothetical checkpoint: {row['id']} ({row['title']}) as "
                     f"written by {row['source']}"),),
     )
@@ -159,6 +160,8 @@ def _leaf_tensors(
     for name, shape in plain_tensors(module, leaf):
         if quantized is None or name != "weight":
             yield name, Tensor(dtype, shape)
-    for row in quantized.tensors if quantized else ():
+    if quantized is None:
+        return
+    for row in quantized.tensors:
         stored = dtype if row["dtype"] == "model" else row["dtype"]
         yield row["name"], Tensor(stored, file_shape(row, quantized, leaf.n, leaf.k or 1))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from json import JSONDecodeError
 from typing import Any
 
 from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
@@ -21,7 +22,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 )
 from quantplan.dispatch.config_file import CONFIG, parse_json
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
-from quantplan.dispatch.hub_errors import is_unreachable, refusal
+from quantplan.dispatch.hub_errors import is_unreachable, not_a_hub, refusal
 from quantplan.dispatch.regular_file import read_bytes
 from quantplan.dispatch.safetensors_header import HEADER_LIMIT_BYTES, LENGTH_BYTES, read_header
 from quantplan.dispatch.store import Folder, read_store
@@ -49,12 +50,10 @@ def read_hub(repo_id: str, revision: str | None = None) -> Checkpoint:
     except QuantplanError:
         raise
     except Exception as error:
-        if is_unreachable(error) and (cached := _read_cached(repo_id, revision)) is not None:
-            return cached
-        told = refusal(error, repo_id, revision)
-        if told is None:
-            raise
-        raise told from None
+        failure = error
+    if is_unreachable(failure) and (cached := _read_cached(repo_id, revision)) is not None:
+        return cached
+    raise refusal(failure, repo_id, revision) or failure
 
 
 def _read_online(repo_id: str, revision: str | None) -> Checkpoint:
@@ -82,14 +81,8 @@ class Repository:
     """A hub repository at one commit as a store."""
 
     def __init__(self, repo_id: str, revision: str | None) -> None:
-        info = HfApi().model_info(
-            repo_id, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
-        )
         self.where = repo_id
-        self.revision = info.sha
-        self.sizes_bytes = {
-            file.rfilename: file.size for file in info.siblings or () if "/" not in file.rfilename
-        }
+        self.revision, self.sizes_bytes = _listing(repo_id, revision)
         self.names = frozenset(self.sizes_bytes)
         self.fetched_bytes = 0
 
@@ -123,14 +116,26 @@ class Repository:
         from tempfile import TemporaryDirectory
 
         shared: dict[Tensor, Tensor] = {}
-        with TemporaryDirectory() as folder, ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-            stand_in = os.path.join(folder, "header")
-            for name, head in zip(names, pool.map(self._head, names), strict=True):
-                path = head if isinstance(head, str) else stand_in
-                if isinstance(head, bytes):
-                    self.fetched_bytes += len(head)
-                    _write_sparse(path, head, self.sizes_bytes[name] or 0)
-                yield read_header(path, shared, name=self.label(name))
+        pool = ThreadPoolExecutor(REQUESTS_AT_ONCE)
+        try:
+            with TemporaryDirectory() as folder:
+                for name, head in zip(names, pool.map(self._head, names), strict=True):
+                    path = self._at_rest(name, head, folder)
+                    yield read_header(path, shared, name=self.label(name))
+        finally:
+            # After one bad header the other requests are for nothing.
+            pool.shutdown(cancel_futures=True)
+
+    def _at_rest(self, name: str, head: str | bytes, folder: str) -> str:
+        """Return a path whose file has the remote one's header and size, and takes no disk."""
+        if isinstance(head, str):
+            return head
+        self.fetched_bytes += len(head)
+        path = os.path.join(folder, "header")
+        with open(path, "wb") as file:
+            file.write(head)
+            file.truncate(self.sizes_bytes[name] or 0)
+        return path
 
     def _cached(self, name: str) -> str | None:
         path = try_to_load_from_cache(self.where, name, revision=self.revision)
@@ -177,6 +182,19 @@ class Repository:
         )
 
 
+def _listing(repo_id: str, revision: str | None) -> tuple[str | None, dict[str, int | None]]:
+    """Return a repository's commit and the sizes in bytes of the files at its top."""
+    timeout_s = constants.HF_HUB_ETAG_TIMEOUT
+    try:
+        info = HfApi().model_info(
+            repo_id, revision=revision, files_metadata=True, timeout=timeout_s
+        )
+    except (JSONDecodeError, KeyError, TypeError):
+        raise not_a_hub(repo_id) from None
+    files = info.siblings or ()
+    return info.sha, {file.rfilename: file.size for file in files if "/" not in file.rfilename}
+
+
 def _first(chunks: Iterable[bytes], count: int) -> bytes:
     """Return at most `count` bytes, whatever more a server sends."""
     data = bytearray()
@@ -185,13 +203,6 @@ def _first(chunks: Iterable[bytes], count: int) -> bytes:
         if len(data) >= count:
             break
     return bytes(data[:count])
-
-
-def _write_sparse(path: str, head: bytes, size: int) -> None:
-    """Write a file that starts with `head` and is `size` bytes long, without storing the rest."""
-    with open(path, "wb") as file:
-        file.write(head)
-        file.truncate(size)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,20 +11,20 @@ from quantplan.tables.errors import CheckpointError
 LOG_IN = "`hf auth login` or set HF_TOKEN"
 # By class name and in this order: the client's HTTP library, and so the classes, differ by version.
 TOLD = (
-    ("GatedRepoError", "is gated", f"Accept its terms on the hub, then {LOG_IN}."),
+    ("GatedRepoError", "is gated", f"Accept its terms on the hub, then run {LOG_IN}."),
     ("DisabledRepoError", "is disabled by the hub", "Give another repository or a local folder."),
     (
         "RepositoryNotFoundError",
         "is not found, or is private",
-        f"Check the name; for a private repository {LOG_IN}.",
+        f"Check the name; for a private repository run {LOG_IN}.",
     ),
     ("RevisionNotFoundError", "has no such revision", "Check the branch, tag or commit."),
     ("RemoteEntryNotFoundError", "lacks a file that it lists", "Try again."),
     ("HFValidationError", "is not a valid hub id", "Give org/name."),
 )
 STATUS = {
-    401: ("refused the token", f"Renew it: {LOG_IN}."),
-    403: ("denied access", f"Ask for access, then {LOG_IN}."),
+    401: ("asks for a valid token", f"Run {LOG_IN}."),
+    403: ("denied access", f"Ask for access, then run {LOG_IN}."),
     429: ("limits the rate of requests", "Wait, or log in for a higher limit."),
 }
 UNREACHABLE = {"OfflineModeIsEnabled", "TransportError", "ConnectionError", "Timeout"}
@@ -49,7 +48,16 @@ def refusal(error: BaseException, repo_id: str, revision: str | None) -> Checkpo
     if (status := _status(error)) is not None:
         what, hint = STATUS.get(status, ("failed", "Try again later, or give a local folder."))
         return CheckpointError(f"{where}: {_host()} {what}", found=f"HTTP {status}", hint=hint)
-    return _not_reached(error, where) or _not_usable(error, where)
+    if (told := _not_reached(error, where)) is None and isinstance(error, OSError):
+        found = error.strerror or type(error).__name__
+        return CheckpointError(f"{where} cannot be put in the hub's cache", found=found)
+    return told
+
+
+def not_a_hub(repo_id: str) -> CheckpointError:
+    """Return the refusal for an endpoint whose answer is not a repository's description."""
+    hint = "Check HF_ENDPOINT and the proxy."
+    return CheckpointError(f"{repo_id}: {_host()} does not answer as a hub", hint=hint)
 
 
 def _not_reached(error: BaseException, where: str) -> CheckpointError | None:
@@ -61,16 +69,6 @@ def _not_reached(error: BaseException, where: str) -> CheckpointError | None:
         what = "did not answer in time" if names & SLOW else "cannot be reached"
         found = "no snapshot in the cache"
         return CheckpointError(f"{where}: {_host()} {what}", found=found, hint=OFFLINE_HINT)
-    return None
-
-
-def _not_usable(error: BaseException, where: str) -> CheckpointError | None:
-    if isinstance(error, json.JSONDecodeError):
-        hint = "Check HF_ENDPOINT and the proxy."
-        return CheckpointError(f"{where}: {_host()} does not answer as a hub", hint=hint)
-    if isinstance(error, OSError):
-        found = error.strerror or type(error).__name__
-        return CheckpointError(f"{where} cannot be put in the hub's cache", found=found)
     return None
 
 

@@ -90,10 +90,10 @@ def _check_length(path: str, name: str, size: int) -> None:
 
 def _refusal(path: str, name: str, size: int, reason: str) -> CheckpointError:
     """Return the library's refusal as one line, with both sizes where the size is the fault."""
-    declared = _declared_bytes(path) if "not fully covered" in reason else None
+    declared = _declared_bytes(path)
     if declared is not None and declared > size:
         return _truncated(name, declared, size)
-    if declared is not None:
+    if declared is not None and declared < size:
         return CheckpointError(
             f"{shown(name)} is longer than its header says",
             wanted=f"{declared:,} bytes",
@@ -114,12 +114,16 @@ def _truncated(name: str, declared: int, size: int) -> CheckpointError:
 
 
 def _declared_bytes(path: str) -> int | None:
-    """Return the file size that a header accepted up to its offsets declares, in bytes."""
+    """Return the file size in bytes that a refused header declares, None when it is unreadable."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    ends = [tensor["data_offsets"][1] for tensor in header.values()]
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        ends = [int(max(tensor["data_offsets"])) for tensor in header.values()]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
     return LENGTH_BYTES + length + max(ends, default=0)
 
 

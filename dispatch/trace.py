@@ -6,7 +6,6 @@ Texts for people are made in reports/ from these records; nothing here prints.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check
@@ -88,15 +87,14 @@ class Selection(NamedTuple):
         return tuple(c for c in self.candidates if c.considered and c.kernel != self.kernel)
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """One engine layer (after fusing), sizes per rank, or an attention layer (n and k None)."""
 
     path: str
     module: str
     n: int | None = None
     k: int | None = None
-    index: int | None = None
+    layer_index: int | None = None
     method: str | None = None
     scheme: str | None = None
     mode: str | None = None
@@ -112,8 +110,7 @@ class Layer:
         return self.selection.kernel if self.selection else None
 
 
-@dataclass(frozen=True)
-class EngineError:
+class EngineError(NamedTuple):
     """What the engine would raise: its exception type, its words, the stage and the layer."""
 
     stage: str
@@ -133,8 +130,7 @@ class Refusal(Exception):  # noqa: N818 - an answer on its way up, not a fault o
         super().__init__(error.message)
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """How the quantization method's name was found, and the config class that serves it."""
 
     checkpoint: str | None = None
@@ -145,8 +141,7 @@ class Method:
     steps: tuple[Step, ...] = ()
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """Everything one engine version would do with one checkpoint on one GPU."""
 
     engine: str
@@ -157,7 +152,7 @@ class Trace:
     layers: tuple[Layer, ...] = ()
     error: EngineError | None = None
     findings: tuple[Finding, ...] = ()
-    kv_cache: Mapping[str, Any] = field(default_factory=dict)
+    kv_cache: Mapping[str, Any] = {}
 
 
 __all__ = [

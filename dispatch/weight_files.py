@@ -94,14 +94,14 @@ def _indexed(store: Store, index_name: str, files: Sequence[str]) -> Weights:
     if missing:
         raise _missing_shards(store.where, missing, len(missing), len(shards))
     tensors, twice = _merge(store.headers(shards))
-    if absent := sorted(expected.keys() - tensors.keys()):
+    if absent := sorted(name for name in expected if name not in tensors):
         raise CheckpointError(
             f"{shown(label)} names {_count(len(absent), 'tensor')} that no shard holds",
             wanted="an index written with these shards",
             found=_some(absent),
             hint="Fetch the index and the shards of one revision.",
         )
-    extra = sorted(tensors.keys() - expected.keys())
+    extra = sorted(name for name in tensors if name not in expected)
     left_out = sorted(set(files) - set(shards))
     notes = (
         *_note("stale-index", extra, "tensor", f"in the shards but not in {index_name}"),

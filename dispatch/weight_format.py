@@ -1,10 +1,10 @@
-"""How a checkpoint's weights are stored, read from its quantization_config by the fields themselves:
-bits, group, block, symmetry. What no layout describes is named, never approximated."""
+"""How a checkpoint's weights are stored, read from its quantization_config field by field: bits,
+group, block, symmetry. What no layout describes is named, never approximated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -60,7 +60,7 @@ class WeightFormat(NamedTuple):
         return name + (" sym" if self.symmetric else " asym") if self.group > 0 else name
 
 
-@lru_cache(maxsize=None)
+@cache
 def layout_row(layout: str) -> Mapping[str, Any]:
     """Return the row of a layout."""
     rows: list[Mapping[str, Any]] = read_table("formats/formats")["layouts"]
@@ -227,7 +227,7 @@ _CT_READERS = {
 
 
 def _strategy(weights: Config) -> Any:
-    """Return the strategy, inferred from group_size where it is absent, as QuantizationArgs does."""
+    """Return the strategy, inferred from group_size where absent, as QuantizationArgs does."""
     group = weights.get("group_size")
     inferred = "tensor" if group is None else "channel" if group == -1 else "group"
     return weights.get("strategy") or inferred

@@ -12,7 +12,7 @@ from quantplan.dispatch.families import Structure
 from quantplan.dispatch.formats import what_if_formats
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.kv_cache import BLOCK_TOKENS, kv_line, kv_notes
-from quantplan.planner.lines import EXACT, SPEC, BudgetLine
+from quantplan.planner.lines import SPEC, BudgetLine
 from quantplan.planner.weights import Quantized, Weights, count_parameters, weigh, weigh_sizes
 from quantplan.tables.errors import UsageError
 
@@ -87,7 +87,7 @@ class Budget:
 
     @property
     def missing_bytes(self) -> int:
-        """Return how many bytes more the weights and one block of KV cache need; 0 when they fit."""
+        """Return the bytes that the weights and one block of KV cache lack; 0 when they fit."""
         return 0 if self.fits else BLOCK_TOKENS * self.kv_per_token.bytes - self.left_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,28 +128,27 @@ def make_budget(
     """Return the budget of one GPU with `memory_bytes`, one of `tp` that share the model.
 
     `dtype` is the resolved serving dtype, `kv_cache_dtype` the requested one; `memory_kind` is
-    "measured" for a driver's figure; `quantized` is as in weigh(). Raises UsageError for options that cannot be or a layer that does
-    not divide over the ranks, NotKnownError for formats and KV cache dtypes without a row,
-    CheckpointError for headers that contradict the config.
+    "measured" for a driver's figure; `quantized` is as in weigh(). Raises UsageError for options
+    that cannot be or a layer that does not divide over the ranks, NotKnownError for formats and KV
+    cache dtypes without a row, CheckpointError for headers that contradict the config.
     """
     _check(memory_bytes, utilization, tp)
     weights = weigh(checkpoint, structure, tp=tp, dtype=dtype, quantized=quantized)
-    kv = kv_line(checkpoint, structure, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
+    kv = kv_line(checkpoint.config, structure, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     linear, other = count_parameters(structure)
-    engine = engine_memory(memory_bytes, utilization)
-    return Budget(
-        checkpoint.name, structure.architecture, tp, dtype,
-        BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", memory_source, memory_kind),
-        engine, utilization, linear, other, weights, kv,
-        what_if(checkpoint, structure, engine.bytes, tp, dtype, kv_cache_dtype),
-        (*weights.notes, *kv_notes(checkpoint)),
-    )
+    engine = engine_memory(memory_bytes, utilization, memory_kind)
+    memory = BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", memory_source,
+                        memory_kind)
+    others = what_if(structure, engine.bytes, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
+    notes = (*weights.notes, *kv_notes(checkpoint.config))
+    return Budget(checkpoint.name, structure.architecture, tp, dtype, memory, engine, utilization,
+                  linear, other, weights, kv, others, notes)
 
 
-def engine_memory(memory_bytes: int, utilization: float) -> BudgetLine:
+def engine_memory(memory_bytes: int, utilization: float, kind: str = SPEC) -> BudgetLine:
     """Return what the engine takes of a GPU's memory: memory * utilization, rounded up."""
     return BudgetLine("engine memory", math.ceil(memory_bytes * utilization),
-                      f"{memory_bytes:,} bytes x {utilization:g}, rounded up", ENGINE_SOURCE, EXACT)
+                      f"{memory_bytes:,} bytes x {utilization:g}, rounded up", ENGINE_SOURCE, kind)
 
 
 def _check(memory_bytes: int, utilization: float, tp: int) -> None:
@@ -164,20 +163,18 @@ def _check(memory_bytes: int, utilization: float, tp: int) -> None:
 
 
 def what_if(
-    checkpoint: Checkpoint, structure: Structure, engine_bytes: int, tp: int, dtype: str,
-    kv_cache_dtype: str,
+    structure: Structure, engine_bytes: int, *, tp: int, dtype: str, kv_cache_dtype: str
 ) -> tuple[WhatIf, ...]:
     """Return the same model in other formats, in 16 bits where the serving dtype has 32."""
     served = "bfloat16" if dtype == "float32" else dtype
-    plain = Checkpoint(checkpoint.name, checkpoint.origin, {})
-    kv = kv_line(plain, structure, tp=tp, dtype=served, kv_cache_dtype=kv_cache_dtype)
-    return tuple(_what_if(row, structure, engine_bytes, tp, served, kv.bytes)
+    kv = kv_line({}, structure, tp=tp, dtype=served, kv_cache_dtype=kv_cache_dtype)
+    return tuple(_what_if(row, structure, engine_bytes, kv.bytes, tp=tp, dtype=served)
                  for row in what_if_formats())
 
 
 def _what_if(
-    row: Mapping[str, Any], structure: Structure, engine_bytes: int, tp: int, dtype: str,
-    kv_bytes: int,
+    row: Mapping[str, Any], structure: Structure, engine_bytes: int, kv_bytes: int, *, tp: int,
+    dtype: str,
 ) -> WhatIf:
     weights: WeightFormat | None = read_format({"quantization_config": row.get("config")})
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from quantplan.dispatch.facts import Checkpoint, Note
+from quantplan.dispatch.facts import Note
 from quantplan.dispatch.families import Structure
 from quantplan.dispatch.shard import heads_divide, kv_heads_per_rank
-from quantplan.dispatch.weight_format import quantization_config
+from quantplan.dispatch.weight_format import Config, quantization_config
 from quantplan.planner.cuts import uneven
 from quantplan.planner.lines import EXACT, BudgetLine
 from quantplan.planner.parts import dtype_bits
@@ -20,7 +20,7 @@ BLOCK_TOKENS = 16
 
 
 def kv_line(
-    checkpoint: Checkpoint, structure: Structure, *, tp: int = 1, dtype: str = "bfloat16",
+    config: Config, structure: Structure, *, tp: int = 1, dtype: str = "bfloat16",
     kv_cache_dtype: str = "auto",
 ) -> BudgetLine:
     """Return the bytes that one token takes in the KV cache of one rank.
@@ -29,16 +29,17 @@ def kv_line(
     * layers
     * kv_heads of one rank (one replicated head when there are fewer heads than ranks)
     * head_dim
-    * bytes of one element (auto: the serving dtype, or FP8 where the checkpoint's KV scheme says so)
+    * bytes of one element (auto: the serving dtype, or FP8 where `config` has a KV scheme)
     -> bytes per token per rank
 
-    Raises NotKnownError for a KV cache dtype without a row, UsageError for heads that do not divide.
+    `config` is the checkpoint's config.json. Raises NotKnownError for a KV cache dtype without a
+    row, UsageError for heads that do not divide over the ranks.
     """
     sizes = structure.sizes
     if not heads_divide(sizes["num_attention_heads"], sizes["num_key_value_heads"], tp):
         raise uneven("attention", tp, f"{sizes['num_attention_heads']} query and "
                      f"{sizes['num_key_value_heads']} KV heads")
-    name = resolved_kv_dtype(checkpoint, kv_cache_dtype)
+    name = resolved_kv_dtype(config, kv_cache_dtype)
     row = _row(name)
     item_bytes = dtype_bits(row["dtype"], dtype) // 8
     heads = kv_heads_per_rank(sizes["num_key_value_heads"], tp)
@@ -50,11 +51,11 @@ def kv_line(
                       row["source"], EXACT)
 
 
-def resolved_kv_dtype(checkpoint: Checkpoint, requested: str) -> str:
-    """Return the KV cache dtype: the requested one, or what the checkpoint's KV scheme makes of auto."""
+def resolved_kv_dtype(config: Config, requested: str) -> str:
+    """Return the requested KV cache dtype, or what the checkpoint's KV scheme makes of auto."""
     from quantplan.dispatch.vllm.attention import kv_dtype
 
-    section = quantization_config(checkpoint.config) or {}
+    section = quantization_config(config) or {}
     has_scheme = section.get("quant_method") == "compressed-tensors"
     return kv_dtype(requested, section.get("kv_cache_scheme") if has_scheme else None)
 
@@ -69,9 +70,8 @@ def _row(name: str) -> Mapping[str, Any]:
     return found
 
 
-def kv_notes(checkpoint: Checkpoint) -> Iterator[Note]:
+def kv_notes(config: Config) -> Iterator[Note]:
     """Yield what the figure leaves out: a sliding window is counted as full attention."""
-    config = checkpoint.config
     window = config.get("sliding_window")
     if window and config.get("use_sliding_window") is not False:
         yield Note("sliding-window-not-modelled", f"sliding_window is {window}: the window is not "

@@ -1,4 +1,4 @@
-"""One figure of a budget: bytes, how they are counted, where the rule comes from, how it is known."""
+"""One figure of a budget: bytes, how they are counted, the rule's source, how it is known."""
 
 from __future__ import annotations
 

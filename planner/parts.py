@@ -95,7 +95,7 @@ def is_plain(found: Mapping[str, Tensor]) -> bool:
 
 def stored_parts(
     found: Mapping[str, Tensor], weights: WeightFormat | None, module: Module, position: int,
-    serving: str, tp: int,
+    *, serving: str, tp: int,
 ) -> Iterator[Part]:
     """Yield the parts of a module from its tensors in the safetensors headers.
 

@@ -29,7 +29,8 @@ def parse_size(text: str, what: str) -> int:
     if match is None:
         raise _refused(what, text)
     whole, fraction, unit = match[1], match[2] or "", match[3]
-    size = int(whole + fraction) * _unit_bytes(unit, text, what) // 10 ** len(fraction)
+    scale = int("1" + "0" * len(fraction))
+    size = int(whole + fraction) * _unit_bytes(unit, text, what) // scale
     if not unit and (fraction or 0 < size < SMALLEST_BYTES):
         raise _refused(what, text, "Without a unit a number counts bytes: add GiB or GB.")
     if size <= 0:

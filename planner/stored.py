@@ -1,4 +1,4 @@
-"""Weight bytes from the safetensors headers: each tensor given to the engine layer that loads it."""
+"""Weight bytes from the safetensors headers: each tensor goes to the layer that loads it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def weigh_stored(
                 if not stored and gap is not None:
                     raise gap
                 missing += 0 if stored else times
-                parts = (stored_parts(dict(stored), weights, module, position, dtype, tp)
+                parts = (stored_parts(dict(stored), weights, module, position,
+                                      serving=dtype, tp=tp)
                          if stored else _expected(module, position, weights, dtype))
                 for part in parts:
                     bill.add(module, cut, part, times)
@@ -101,8 +102,8 @@ def _unclaimed(by_module: dict[str, Tensors], structure: Structure) -> Iterator[
             for name, tensor in tensors.items() if name not in skipped]
     if left:
         size = sum(_file_bytes(tensor) for _, tensor in left)
-        yield Note("tensors-not-counted", f"{len(left)} tensors ({size:,} bytes in the file) belong "
-                   f"to no layer of the engine's model and are not counted: {left[0][0]}"
+        yield Note("tensors-not-counted", f"{len(left)} tensors ({size:,} bytes in the file) "
+                   f"belong to no layer of the engine's model and are not counted: {left[0][0]}"
                    + (" and others" if len(left) > 1 else ""))
 
 

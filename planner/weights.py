@@ -6,18 +6,22 @@ kernel repacks or pads; allocator rounding and rotary tables are not part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Note
 from quantplan.dispatch.families import Module, Structure
-from quantplan.dispatch.formats import is_decoder_linear, is_left_out, is_quantized
+from quantplan.dispatch.formats import (
+    HYPOTHETICAL,
+    is_decoder_linear,
+    is_left_out,
+    is_quantized,
+)
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.bill import Bill
 from quantplan.planner.cuts import Cut, cut_leaves
 from quantplan.planner.lines import BudgetLine, total_bytes
-from quantplan.planner.parts import Part, format_parts, plain_parts
-from quantplan.tables.errors import NotKnownError
+from quantplan.planner.parts import format_parts, plain_parts
 
 HEADERS, CONFIG = "safetensors headers", "the config's sizes"
 
@@ -50,7 +54,7 @@ def weigh(
     it themselves. Raises NotKnownError for a format without a layout, UsageError for a layer that
     does not divide, CheckpointError for headers that contradict the config.
     """
-    if has_shapes(checkpoint):
+    if checkpoint.origin != HYPOTHETICAL and has_shapes(checkpoint):
         from quantplan.planner.stored import weigh_stored
 
         return weigh_stored(checkpoint, structure, tp, dtype)
@@ -112,7 +116,7 @@ def count_parameters(structure: Structure) -> tuple[int, int]:
 
 def has_shapes(checkpoint: Checkpoint) -> bool:
     """Return whether headers were read and every tensor in them has a shape."""
-    tensors = checkpoint.tensors
+    tensors = checkpoint.tensors or {}
     return bool(tensors) and all(tensor.shape is not None for tensor in tensors.values())
 
 

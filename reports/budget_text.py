@@ -44,9 +44,9 @@ def _weights(budget: Budget) -> str:
         for line in budget.weights.lines]
     rows.append(["total", gb(budget.weights.bytes), gib(budget.weights.bytes), EXACT])
     table = columns(rows, ["", "GB", "GiB", "kind", "counted as"], "lrrll")
+    linear, other = budget.linear_parameters, budget.other_parameters
     return (f"Weights of one rank, from {budget.weights.origin}\n{table}\n"
-            f"  parameters: {budget.linear_parameters:,} linear + {budget.other_parameters:,} other "
-            f"= {budget.total_parameters:,}")
+            f"  parameters: {linear:,} linear + {other:,} other = {linear + other:,}")
 
 
 def _memory(budget: Budget) -> str:
@@ -54,18 +54,19 @@ def _memory(budget: Budget) -> str:
     rows: list[list[object]] = [
         ["GPU memory", gb(memory.bytes), gib(memory.bytes), memory.kind, memory.source],
         ["engine memory", gb(engine.bytes), gib(engine.bytes), engine.kind, engine.formula],
-        ["left after weights", gb(budget.left_bytes), gib(budget.left_bytes), EXACT]]
+        ["left after weights", gb(budget.left_bytes), gib(budget.left_bytes), engine.kind]]
     return (f"Memory of one GPU\n{columns(rows, ['', 'GB', 'GiB', 'kind'], 'lrrll')}\n\n"
             f"KV cache: {kib(kv.bytes)} per token ({kv.kind})\n  {kv.formula}\n"
             f"  at most {budget.kv_tokens:,} tokens, {budget.kv_block_tokens:,} in whole blocks of "
-            f"{BLOCK_TOKENS} (upper bound)")
+            f"{BLOCK_TOKENS} ({engine.kind})")
 
 
 def _what_if(budget: Budget) -> str:
     rows = [_what_if_row(row) for row in budget.what_if]
     header = ["--as", "format", "weights GB", "GiB", "left GiB", "KV tokens at most"]
     per_token = kib(budget.what_if[0].kv_bytes_per_token)
-    return (f"The same model in other formats (exact; KV cache {per_token} per token)\n"
+    return (f"The same model in other formats (weights {EXACT}, left and tokens "
+            f"{budget.engine_memory.kind}; KV cache {per_token} per token)\n"
             + columns(rows, header, "llrrrr"))
 
 

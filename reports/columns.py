@@ -27,5 +27,5 @@ def columns(
 
 def _line(row: Sequence[str], widths: Sequence[int], align: str, indent: int) -> str:
     placed = (cell.rjust(width) if side == "r" else cell.ljust(width)
-              for cell, width, side in zip(row, widths, align))
+              for cell, width, side in zip(row, widths, align, strict=False))
     return (" " * indent + GAP.join(placed)).rstrip()

@@ -49,8 +49,8 @@ def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
         key = (path, layer.n, layer.k, layer.method, layer.scheme, layer.mode, layer.act,
                id(layer.selection), layer.kv_cache_dtype, layer.why)
         row = found.setdefault(key, (layer, []))
-        if layer.index is not None:
-            row[1].append(layer.index)
+        if layer.layer_index is not None:
+            row[1].append(layer.layer_index)
     return list(found.values())
 
 

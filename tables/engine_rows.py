@@ -80,7 +80,8 @@ CONFIG_CLASS: Row = {
                                "message": Field("text", "the engine's words; {name} is filled"),
                            }),
     "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
-                      choices=("fp8", "awq", "gptq", "compressed_tensors", "online", "none")),
+                      choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
+                               "none")),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -158,6 +159,8 @@ ENGINE_DOCUMENT: Row = {
             "when": Field("map", "facts", required=False, of=Field("any", "a value")),
             "backends": Field("list", "names in order", of=Field("text", "a backend")),
         }),
+        "none_valid": Field("text", "the engine's words when no backend is valid; {fact} and "
+                            "{reasons} are filled in"),
         "source": Field("text", "engine file:symbol"),
         "backends": Field("list", "backends and what they require", of={
             "id": Field("text", "the engine's name"),

@@ -45,6 +45,10 @@ FAMILY: Row = {
     "biases": Field("map", "bias rule -> config fields any of which being true gives a bias; "
                     "always means a bias in every model",
                     of=Field("list", "config fields", of=Field("text", "a field"))),
+    "default_windows": Field("map", "model_type -> sliding window in tokens when the config does "
+                             "not say", required=False, of=Field("int", "tokens")),
+    "window_flag": Field("text", "config field without which sliding_window is not used",
+                         required=False),
     "source": Field("text", "engine version, file and class"),
 }
 

@@ -1,4 +1,4 @@
-"""The schema of weight formats: how each is named, stored and allocated, and the KV cache dtypes."""
+"""The schema of weight formats, how each is stored and allocated, and of KV cache dtypes."""
 
 from __future__ import annotations
 

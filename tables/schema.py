@@ -7,7 +7,7 @@ types and unquoted versions are errors that name the file, the row and the field
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
 from quantplan.tables.errors import TableError
@@ -110,7 +110,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-_TYPES = {
+_TYPES: dict[str, Callable[[Any], bool]] = {
     "text": lambda v: isinstance(v, str),
     "int": _is_int,
     "number": _is_number,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
-from quantplan.dispatch.predicates import FAIL, PASS, Check, applies, evaluate
+from quantplan.dispatch.predicates import FAIL, PASS, Check, applies, evaluate, fill
 from quantplan.dispatch.trace import Candidate, Layer, Selection
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 from quantplan.tables.errors import NotKnownError, UsageError
@@ -38,13 +38,14 @@ def attention_layer(
         context.walks[dtype] = _select(context, facts)
     selection = context.walks[dtype]
     if selection.kernel is None:
-        raise refuse("kernel selection", "ValueError",
-                     f"No valid attention backend found: {selection.error}", site.path,
-                     context.table["attention"]["source"])
+        words = fill(context.table["attention"]["none_valid"],
+                     {**facts, "reasons": selection.error})
+        raise refuse("kernel selection", "ValueError", words, site.path,
+                     context.table["attention"]["source"], selection=selection)
     _check_constructor(context, site, selection.kernel, facts)
     if kv_method is not None:
         _check_kv_method(context, site, kv_method, kv_scheme, dtype)
-    return Layer(site.path, "Attention", index=site.index, method=kv_method,
+    return Layer(site.path, "Attention", layer_index=site.layer_index, method=kv_method,
                  attn_backend=selection.kernel, kv_cache_dtype=dtype, selection=selection)
 
 
@@ -57,6 +58,7 @@ def _facts(context: Context, dtype: str, scheme: Mapping[str, Any] | None) -> di
     return {
         **context.facts,
         "attn.head_dim": context.structure.sizes["head_dim"],
+        "attn.sliding_window": context.structure.sliding_window is not None,
         "kv.dtype": dtype,
         "kv.is_fp8": dtype in FP8_DTYPES,
         "kv.per_head_scales": scheme is not None and scheme.get("strategy") == "attn_head",
@@ -70,7 +72,8 @@ def _select(context: Context, facts: Mapping[str, Any]) -> Selection:
     tried = [_candidate(rows[name], facts) for name in order]
     chosen = next((c.kernel for c in tried if c.verdict == PASS), None)
     tried = mark_considered(tried, chosen)
-    error = None if chosen else "; ".join(f"{c.kernel}: {c.reason}" for c in tried)
+    reasons = ", ".join(f"{c.kernel}: [{c.reason}]" for c in tried)
+    error = None if chosen else "{" + reasons + "}"
     return Selection("attention", chosen, tuple(tried), (), alternatives(tried, chosen), error)
 
 

@@ -66,7 +66,8 @@ def _group(raw: Mapping[str, Any], name: str, default_format: str | None) -> Gro
     inputs = read_args(raw.get("input_activations") or None,
                        f"config_groups: {name}: input_activations")
     if inputs is None and group_format in ACTIVATION_FORMATS and weights.type != "float":
-        raise bad_config("Assertion failed, ", SOURCE)
+        raise bad_config("", SOURCE, hint="This format wants input_activations with "
+                         f"{weights.type} weights.")
     outputs = read_args(raw.get("output_activations") or None,
                         f"config_groups: {name}: output_activations")
     return Group(weights, inputs, outputs, group_format)

@@ -34,7 +34,7 @@ class Site(NamedTuple):
     """One layer about to be built: its concrete path, the module and rank 0's shard."""
 
     path: str
-    index: int | None
+    layer_index: int | None
     module: Module
     shard: Shard
 

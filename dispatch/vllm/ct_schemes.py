@@ -35,9 +35,9 @@ def scheme_of(group: Group, capability: int, fp8_min: int, path: str) -> str:
         if fits(group, capability):
             return _checked(name, group, path)
     if group.format in ACTIVATION_FORMATS:
-        name = _activation_scheme(group, capability >= fp8_min)
-        if name:
-            return name
+        found = _activation_scheme(group, capability >= fp8_min)
+        if found:
+            return found
     weight_quant, input_quant, output_quant = group.weights, group.inputs, group.outputs
     raise refuse(
         "layer assignment", "NotImplementedError",

@@ -42,14 +42,15 @@ def read(config: Config, context: Context) -> GptqFields:
     dynamic = config.get("dynamic") or {}
     bits, group = need(config, "bits"), need(config, "group_size")
     desc_act, sym = need(config, "desc_act"), need(config, "sym")
-    _check_desc_act(desc_act, group, dynamic)
+    check_desc_act(desc_act, group, dynamic)
     _weight_type(bits, sym, "config fields", None)
     quantized = names(config, "modules_in_block_to_quantize") or quantized_modules(
         context.checkpoint)
     return GptqFields(bits, group, sym, bool(config.get("lm_head")), dynamic, tuple(quantized))
 
 
-def _check_desc_act(desc_act: Any, group: Any, dynamic: Mapping[str, Any]) -> None:
+def check_desc_act(desc_act: Any, group: Any, dynamic: Mapping[str, Any]) -> None:
+    """Refuse activation ordering within groups, also when a dynamic rule turns it on."""
     hint = "Re-quantize with desc_act=False, or serve it with an engine that still has g_idx."
     if desc_act and group != -1:
         raise bad_config("GPTQ group activation ordering (desc_act=True) is no longer supported. "

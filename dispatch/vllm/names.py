@@ -47,12 +47,14 @@ def quantization_config(checkpoint: Checkpoint) -> tuple[Mapping[str, Any] | Non
     return None, "nowhere"
 
 
-def name_method(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> NamedMethod:
+def name_method(
+    table: Table, checkpoint: Checkpoint, deployment: Deployment, capability: int
+) -> NamedMethod:
     """Return the method's final name, or refuse as the engine does."""
     config, place = quantization_config(checkpoint)
     own = _checkpoint_name(config, place)
     requested = deployment.quantization
-    resolved, steps = _resolve(table, own, requested, config is not None)
+    resolved, steps = _resolve(table, own, requested, config, capability)
     if resolved is not None:
         _check_known(table, resolved, deployment)
     return NamedMethod(own, resolved, config if own else None, tuple(steps))
@@ -78,19 +80,22 @@ def _is_modelopt(config: Mapping[str, Any]) -> bool:
 
 
 def _resolve(
-    table: Table, own: str | None, requested: str | None, has_config: bool
+    table: Table, own: str | None, requested: str | None, config: Mapping[str, Any] | None,
+    capability: int,
 ) -> tuple[str | None, list[Step]]:
-    if not has_config:
+    if config is None:
         return requested, []
     for hook in table["overrides"]:
         if hook["checkpoint"] == own and (requested or "none") in hook["requested"]:
             because = f"checkpoint says {own}, --quantization is {requested or 'not given'}"
             return hook["answer"], [Step("Overridden", f"{own} -> {hook['answer']}", because,
                                          hook["source"])]
-    if requested is None:
+    if requested in (None, own):
         return own, []
-    if requested == own:
-        return own, []
+    if requested == "moe_wna16" and _moe_wna16(table, config, capability):
+        row = table["config_classes"]["MoeWNA16Config"]
+        return requested, [Step("Overridden", f"{own} -> {requested}", "--quantization asks for it "
+                                "and the checkpoint is compatible", row["source"])]
     _name_gap(own, requested)
     raise refuse("method name", "ValidationError",
                  f"Quantization method specified in the model config ({own}) does not match the "
@@ -99,9 +104,16 @@ def _resolve(
                  hint="Drop --quantization: the checkpoint's own method is used.")
 
 
+def _moe_wna16(table: Table, config: Mapping[str, Any], capability: int) -> bool:
+    from quantplan.dispatch.vllm.moe_wna16 import compatible
+
+    awq_min = table["config_classes"]["AutoAWQConfig"]["min_capability"]
+    return compatible(config, capability, awq_min)
+
+
 def _name_gap(own: str | None, requested: str) -> None:
     """Name the hooks that this table does not resolve, instead of guessing past them."""
-    gap = requested == "humming" or (requested == "moe_wna16" and own in ("awq", "gptq"))
+    gap = requested == "humming"
     modelopt = own is not None and own.startswith("modelopt")
     if gap or modelopt or own == "auto-round":
         raise NotKnownError(f"--quantization {requested} on a {own} checkpoint",

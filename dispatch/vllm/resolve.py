@@ -47,7 +47,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
     method = Method(requested=deployment.quantization)
     try:
-        named = name_method(table, checkpoint, deployment)
+        named = name_method(table, checkpoint, deployment, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
         _check_heads(structure, deployment.tp)
         serving = serve(named, context)
@@ -184,6 +184,6 @@ def _layer_facts(site: Site) -> dict[str, Any]:
 def _layer(
     site: Site, assignment: Assignment, selection: Selection | None, mode: str | None
 ) -> Layer:
-    return Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.index,
+    return Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                  assignment.method, assignment.scheme, mode, assignment.act, selection,
                  why=assignment.why)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.trace import Selection
-from quantplan.dispatch.vllm import awq, compressed_tensors, fp8, gptq, online
+from quantplan.dispatch.vllm import awq, compressed_tensors, fp8, gptq, moe_wna16, online
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.names import NamedMethod
 from quantplan.tables.errors import NotKnownError
@@ -55,8 +55,10 @@ def _ignore(fields: Any, config: Mapping[str, Any]) -> tuple[tuple[str, ...], bo
     return tuple(getattr(fields, "ignored", getattr(fields, "ignore", ()))), True
 
 
-MODULES: Mapping[str, Any] = {"fp8": fp8, "awq": awq, "gptq": gptq,
-                              "compressed_tensors": compressed_tensors}
+MODULES: Mapping[str, Any] = {
+    "fp8": fp8, "awq": awq, "gptq": gptq, "moe_wna16": moe_wna16,
+    "compressed_tensors": compressed_tensors,
+}
 """Config class row `resolves` -> the module that reads its fields and assigns its layers."""
 
 
@@ -79,11 +81,12 @@ def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, An
 
 CONFIG_FILES = {
     "awq": ("quantize_config.json", "quant_config.json"), "gptq": ("quantize_config.json",),
+    "moe_wna16": ("quantize_config.json",),
 }
 """get_config_filenames() of the config classes that read a file of their own."""
 
 
-CONFIG_FILE_METHODS = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "moe_wna16")
+CONFIG_FILE_METHODS = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed")
 """Methods without rules here that are refused for want of a config file, whatever their rules."""
 
 

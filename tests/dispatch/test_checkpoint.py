@@ -24,10 +24,10 @@ BUNDLED = Checkpoint(name="llama-3.1-8b", origin="bundled", config=CONFIG)
 
 @pytest.fixture(autouse=True)
 def bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the bundled models: one name and one hub id."""
+    """Stand in for the bundled models: one name."""
     module = ModuleType("quantplan.dispatch.bundled")
-    known = {"llama-3.1-8b": BUNDLED, "meta-llama/Llama-3.1-8B": BUNDLED}
-    module.bundled_checkpoint = known.get  # type: ignore[attr-defined]
+    module.bundled_checkpoint = {"llama-3.1-8b": BUNDLED}.get  # type: ignore[attr-defined]
+    module.closest_models = lambda name: ["llama-3.1-8b"] * (name == "lama")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "quantplan.dispatch.bundled", module)
 
 
@@ -123,6 +123,12 @@ def test_a_byte_order_mark_is_tolerated(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path).config == CONFIG
 
 
+def test_infinity_as_published_configs_hold_it(tmp_path: Path) -> None:
+    """From config.json of nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4."""
+    (tmp_path / "config.json").write_text('{"time_step_limit": [0.0, Infinity]}')
+    assert read_checkpoint(tmp_path).config == {"time_step_limit": [0.0, float("inf")]}
+
+
 def test_config_path_reads_no_weights(folder: Path) -> None:
     (folder / "quant_config.json").write_text("{}")
     checkpoint = read_checkpoint(folder / "config.json")
@@ -162,7 +168,6 @@ def test_a_snapshot_of_the_hub_cache_is_named_as_on_the_hub(folder: Path) -> Non
 
 def test_bundled_name(hub: list[tuple[str, str | None]]) -> None:
     assert read_checkpoint("llama-3.1-8b") is BUNDLED
-    assert read_checkpoint("meta-llama/Llama-3.1-8B") is BUNDLED
     assert hub == []
 
 
@@ -175,11 +180,11 @@ def test_a_path_wins_over_a_bundled_name(folder: Path, monkeypatch: pytest.Monke
 def test_hub_id(hub: list[tuple[str, str | None]]) -> None:
     assert read_checkpoint("Qwen/Qwen3-0.6B").origin == "hub"
     read_checkpoint("Qwen/Qwen3-0.6B", revision="v1")
-    read_checkpoint("meta-llama/Llama-3.1-8B", revision="v1")
+    read_checkpoint("llama-3.1/8b", revision="v1")
     assert hub == [
         ("Qwen/Qwen3-0.6B", None),
         ("Qwen/Qwen3-0.6B", "v1"),
-        ("meta-llama/Llama-3.1-8B", "v1"),
+        ("llama-3.1/8b", "v1"),
     ]
 
 
@@ -204,13 +209,18 @@ def test_neither_a_path_nor_a_name(where: str, tmp_path: Path) -> None:
     assert "wanted" in str(error.value)
 
 
+def test_a_name_that_resembles_none() -> None:
+    with pytest.raises(UsageError) as error:
+        read_checkpoint("gemma")
+    assert str(error.value).endswith(". `quantplan models` lists the bundled names.")
+
+
 def test_an_unknown_name_says_what_it_could_be() -> None:
     with pytest.raises(UsageError) as error:
         read_checkpoint("lama")
     assert str(error.value) == (
         '"lama" is not a model; wanted a folder, a config.json, a bundled name or a hub id '
-        "(org/name); found no such path and no such bundled name. "
-        "`quantplan models` lists the bundled names."
+        "(org/name); found no such path and no such bundled name. Did you mean llama-3.1-8b?"
     )
 
 
@@ -241,6 +251,7 @@ def test_options_of_another_form(folder: Path, options: dict[str, Any], message:
         (("BF16", (-4,)), "a list of 2 values"),
         (("BF16", (True,)), "a list of 2 values"),
         (("BF16",), "a list of 1 values"),
+        ((["BF16"], (4,)), "a list of 1 values"),
         (None, "null"),
     ],
 )

@@ -69,7 +69,8 @@ def test_dtypes_are_those_of_the_library(tmp_path: Path) -> None:
     ):
         safe_open(str(path), framework="np")
     listed = str(error.value).partition("expected one of ")[2].split("`")[1::2]
-    assert set(listed) == DTYPES
+    # 0.6.2 lists all but the last three.
+    assert set(listed) <= DTYPES <= {*listed, "C64", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 
 
 NO_NUMPY = """

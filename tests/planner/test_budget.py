@@ -1,0 +1,153 @@
+"""The budget: what it adds up to, when it does not fit, and its JSON form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from known_models import model
+from quantplan import reports
+from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.formats import as_format
+from quantplan.planner.budget import Budget, make_budget
+from quantplan.tables.errors import UsageError
+
+GIB = 2**30
+SCHEMA = json.loads((Path(reports.__file__).parent / "schema" / "budget.v1.json").read_text())
+
+
+def budget(checkpoint: Checkpoint, memory_bytes: int = 24 * GIB, **options: Any) -> Budget:
+    """Return the budget of a checkpoint."""
+    return make_budget(checkpoint, model_structure(checkpoint), memory_bytes=memory_bytes,
+                       **options)
+
+
+# The figures that the command must print for Llama-3.1-8B on 24 GiB, worked out by hand from
+# 24 GiB x 0.92, 16-bit other parameters and: F32 per tensor, F32 per 128x128 block, 16-bit scale
+# per 128 inputs, the same with a 4-bit zero point.
+ACCEPTED = [
+    ("bf16", "bf16", "16.06", "14.96", "7.12", 58_347),
+    ("fp8", "fp8 per-tensor", "9.08", "8.46", "13.62", 111_595),
+    ("fp8-block", "fp8 block 128x128", "9.08", "8.46", "13.62", 111_582),
+    ("w4a16", "int4 g128 sym", "5.70", "5.31", "16.77", 137_387),
+    ("awq", "int4 g128 asym", "5.73", "5.33", "16.75", 137_179),
+]
+
+
+@pytest.mark.parametrize("row", range(5))
+def test_llama_8b_on_24_gib_to_the_digit(row: int) -> None:
+    found = budget(model("llama-3.1-8b")).what_if[row]
+    shown = (found.format, found.title, f"{found.weight_bytes / 1e9:.2f}",
+             f"{found.weight_bytes / GIB:.2f}", f"{found.left_bytes / GIB:.2f}", found.kv_tokens)
+    assert shown == ACCEPTED[row]
+
+
+def test_llama_8b_counts_its_parameters() -> None:
+    found = budget(model("llama-3.1-8b"))
+    assert (found.linear_parameters, found.other_parameters, found.total_parameters) == (
+        6_979_321_856, 1_050_939_392, 8_030_261_248)
+    assert found.kv_per_token.bytes == 128 * 1024
+    assert (found.kv_tokens, found.kv_block_tokens) == (58_347, 58_336)
+
+
+@pytest.mark.parametrize("row", range(5))
+def test_a_comparison_is_the_budget_of_the_hypothetical_checkpoint(row: int) -> None:
+    for tp in (1, 2):
+        compared = budget(model("llama-3.1-8b"), tp=tp).what_if[row]
+        made = budget(as_format(model("llama-3.1-8b"), compared.format), tp=tp)
+        assert (compared.weight_bytes, compared.left_bytes, compared.kv_tokens) == (
+            made.weights.bytes, made.left_bytes, made.kv_tokens)
+
+
+def test_the_engines_share_is_rounded_up() -> None:
+    # vllm 0.32.0 v1/worker/utils.py:request_memory: ceil(total_memory * gpu_memory_utilization).
+    assert budget(model("llama-3.1-8b")).engine_memory.bytes == 23_708_219_474
+    assert budget(model("llama-3.1-8b"), utilization=1).engine_memory.bytes == 24 * GIB
+
+
+def test_figures_from_a_label_are_marked_so() -> None:
+    assert budget(model("llama-3.1-8b")).engine_memory.kind == "spec"
+    found = budget(model("llama-3.1-8b"), memory_source="NVML", memory_kind="measured")
+    assert (found.memory.source, found.memory.kind, found.engine_memory.kind) == (
+        "NVML", "measured", "measured")
+    assert found.weights.lines[0].kind == found.kv_per_token.kind == "exact"
+
+
+def test_what_does_not_fit_says_how_much_is_missing() -> None:
+    found = budget(model("llama-3.1-8b"), 16 * GIB)
+    assert not found.fits
+    assert (found.kv_tokens, found.kv_block_tokens) == (0, 0)
+    assert found.left_bytes == found.engine_memory.bytes - 16_060_522_496 < 0
+    assert found.missing_bytes == 16_060_522_496 + 16 * 131_072 - found.engine_memory.bytes
+    assert [row.fits for row in found.what_if] == [False, True, True, True, True]
+    exact = budget(model("llama-3.1-8b"), 16_060_522_496 + 16 * 131_072, utilization=1)
+    assert exact.fits and exact.missing_bytes == 0 and exact.kv_tokens == 16
+    assert not budget(model("llama-3.1-8b"), exact.memory.bytes - 1, utilization=1).fits
+
+
+def test_a_format_that_does_not_divide_is_told_in_its_row() -> None:
+    # 1152 / 2 inputs are 4.5 groups of 128, and 4.5 blocks.
+    rows = budget(model("llama-3.1-8b", intermediate_size=1152), tp=2).what_if
+    assert [row.problem is None for row in rows] == [True, True, False, False, False]
+    assert "does not divide" in str(rows[2].problem)
+
+
+def test_other_formats_are_compared_with_the_requested_cache() -> None:
+    made = as_format(model("llama-3.1-8b"), "ct-fp8-static")
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
+    made.config["quantization_config"]["kv_cache_scheme"] = scheme
+    assert budget(made).kv_per_token.bytes == 64 * 1024
+    assert {row.kv_bytes_per_token for row in budget(made).what_if} == {128 * 1024}
+    assert {row.kv_bytes_per_token for row in budget(made, kv_cache_dtype="fp8").what_if} == {
+        64 * 1024}
+
+
+def test_other_formats_are_served_in_16_bits() -> None:
+    found = budget(model("llama-3.1-8b"), 80 * GIB, dtype="float32")
+    assert found.weights.bytes == 4 * 8_030_261_248
+    assert found.what_if[0].weight_bytes == 2 * 8_030_261_248
+
+
+@pytest.mark.parametrize("options, named", [
+    ({"memory_bytes": 0}, "GPU memory; wanted a positive number of bytes; found 0"),
+    ({"memory_bytes": -1}, "GPU memory"),
+    ({"memory_bytes": 2.4e10}, "GPU memory"),
+    ({"memory_bytes": True}, "GPU memory"),
+    ({"utilization": 0}, "utilization; wanted more than 0 and at most 1; found 0"),
+    ({"utilization": 1.01}, "utilization"),
+    ({"utilization": float("nan")}, "utilization"),
+    ({"utilization": "0.9"}, "utilization"),
+    ({"tp": 0}, "tensor parallel size; wanted a positive integer; found 0"),
+    ({"tp": 2.0}, "tensor parallel size"),
+    ({"tp": 3}, "does not divide over 3 ranks"),
+    ({"dtype": "int8"}, "dtype 'int8'"),
+])
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        budget(model("llama-3.1-8b"), **options)
+
+
+CASES = [
+    (model("llama-3.1-8b"), 24 * GIB, {}),
+    (model("llama-3.1-8b"), 8 * GIB, {}),
+    (as_format(model("qwen2.5-7b"), "gptq"), 12 * GIB, {"tp": 4, "kv_cache_dtype": "fp8"}),
+    (model("llama-3.1-8b", intermediate_size=1152, sliding_window=4096), 24 * GIB, {"tp": 2}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_json_form_follows_the_shipped_schema(case: int) -> None:
+    checkpoint, memory_bytes, options = CASES[case]
+    plain = budget(checkpoint, memory_bytes, **options).to_dict()
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(json.loads(json.dumps(plain)), SCHEMA)
+
+
+def test_the_schema_refuses_what_it_does_not_name() -> None:
+    plain = budget(model("llama-3.1-8b")).to_dict()
+    with pytest.raises(jsonschema.ValidationError, match="Additional properties"):
+        jsonschema.validate({**plain, "more": 1}, SCHEMA)

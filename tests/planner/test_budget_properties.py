@@ -1,0 +1,90 @@
+"""Laws of the budget that hold for every model, format and GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from known_models import model
+from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.formats import as_format
+from quantplan.planner.budget import make_budget
+from quantplan.planner.weights import weigh
+from quantplan.tables.errors import UsageError
+from quantplan.tables.load import read_table
+
+FORMATS = st.sampled_from([row["id"] for row in read_table("formats/formats")["formats"]])
+MEMORY = st.integers(min_value=2**30, max_value=2**38)
+LAW = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn) -> Checkpoint:
+    """Return a small dense model in some format."""
+    kv_heads = draw(st.sampled_from([1, 2, 4, 8]))
+    family = draw(st.sampled_from(["llama-3.1-8b", "qwen2.5-7b", "qwen3-8b"]))
+    sizes: dict[str, Any] = {
+        "hidden_size": 128 * draw(st.integers(4, 64)),
+        "intermediate_size": 64 * draw(st.integers(2, 300)),
+        "num_hidden_layers": draw(st.integers(1, 4)),
+        "num_attention_heads": kv_heads * draw(st.sampled_from([1, 2, 4, 8])),
+        "num_key_value_heads": kv_heads,
+        "vocab_size": draw(st.integers(100, 200_000)),
+        "tie_word_embeddings": draw(st.booleans()),
+    }
+    sizes["hidden_size"] -= sizes["hidden_size"] % (8 * sizes["num_attention_heads"])
+    sizes["hidden_size"] = max(sizes["hidden_size"], 8 * sizes["num_attention_heads"])
+    return as_format(model(family, **sizes), draw(FORMATS))
+
+
+def rank_bytes(checkpoint: Checkpoint, tp: int) -> int | None:
+    """Return the weight bytes of a rank, None where the model does not divide."""
+    try:
+        return weigh(checkpoint, model_structure(checkpoint), tp=tp).bytes
+    except UsageError:
+        return None
+
+
+@LAW
+@given(checkpoints(), st.sampled_from([1, 2, 4, 8]))
+def test_twice_the_ranks_never_raise_a_ranks_weights(checkpoint: Checkpoint, tp: int) -> None:
+    one, two = rank_bytes(checkpoint, tp), rank_bytes(checkpoint, 2 * tp)
+    if one is not None and two is not None:
+        assert one // 2 <= two <= one
+
+
+@LAW
+@given(checkpoints(), MEMORY, MEMORY)
+def test_more_memory_never_holds_fewer_tokens(checkpoint: Checkpoint, a: int, b: int) -> None:
+    structure = model_structure(checkpoint)
+    less, more = (make_budget(checkpoint, structure, memory_bytes=size)
+                  for size in sorted((a, b)))
+    assert less.kv_tokens <= more.kv_tokens
+    assert less.missing_bytes >= more.missing_bytes
+    for low, high in zip(less.what_if, more.what_if, strict=True):
+        assert low.kv_tokens <= high.kv_tokens
+
+
+@LAW
+@given(checkpoints(), MEMORY, st.floats(min_value=0.01, max_value=1))
+def test_lines_sum_to_totals(checkpoint: Checkpoint, memory: int, utilization: float) -> None:
+    structure = model_structure(checkpoint)
+    plain = make_budget(checkpoint, structure, memory_bytes=memory,
+                        utilization=utilization).to_dict()
+    weight_bytes = plain["weights"]["bytes"]
+    assert sum(line["bytes"] for line in plain["weights"]["lines"]) == weight_bytes
+    assert weight_bytes + plain["left_bytes"] == plain["engine_memory"]["bytes"]
+    names = ("linear_parameters", "other_parameters")
+    assert sum(plain["model"][name] for name in names) == plain["model"]["total_parameters"]
+    used = plain["kv_cache"]["tokens"] * plain["kv_cache"]["per_token"]["bytes"]
+    assert used <= max(0, plain["left_bytes"]) < used + plain["kv_cache"]["per_token"]["bytes"]
+    assert plain["fits"] == (plain["missing_bytes"] == 0)
+
+
+@LAW
+@given(checkpoints(), st.sampled_from([1, 2, 4]))
+def test_headers_and_sizes_agree(checkpoint: Checkpoint, tp: int) -> None:
+    stored = Checkpoint("m", "folder", checkpoint.config, tensors=dict(checkpoint.tensors or {}))
+    assert rank_bytes(stored, tp) == rank_bytes(checkpoint, tp)
