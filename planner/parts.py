@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Tensor
@@ -57,7 +58,11 @@ def dtype_bits(dtype: str, serving: str) -> int:
 def plain_parts(module: Module, leaf: Leaf, serving: str) -> Iterator[Part]:
     """Yield the parts of an unquantized module: in the serving dtype, whatever the file's is."""
     for name, shape in plain_tensors(module, leaf):
-        yield Part(name, shape, ("n", "k")[:len(shape)], model_bits(serving))
+        yield _plain_part(name, shape, serving)
+
+
+def _plain_part(name: str, shape: tuple[int, ...], serving: str) -> Part:
+    return Part(name, shape, ("n", "k")[:len(shape)], model_bits(serving))
 
 
 def format_parts(
@@ -69,7 +74,7 @@ def format_parts(
         yield from row_part(row, file_shape(row, weights, leaf.n, leaf.k or 1), weights, position,
                             serving)
     if module.bias:
-        yield Part("bias", (leaf.n,), ("n",), model_bits(serving))
+        yield _plain_part("bias", (leaf.n,), serving)
 
 
 def row_part(
@@ -88,9 +93,11 @@ def row_part(
 
 
 def is_plain(found: Mapping[str, Tensor]) -> bool:
-    """Return whether a module's tensors are those of an unquantized one."""
+    """Return whether a module's tensors, KV cache scales aside, are those of an unquantized one."""
     weight = found.get("weight")
-    return set(found) <= set(PLAIN_NAMES) and weight is not None and weight.dtype in PLAIN_DTYPES
+    if weight is None or weight.dtype not in PLAIN_DTYPES:
+        return False
+    return set(found) - not_weights() <= set(PLAIN_NAMES)
 
 
 def stored_parts(
@@ -100,34 +107,33 @@ def stored_parts(
     """Yield the parts of a module from its tensors in the safetensors headers.
 
     Floating-point tensors of unquantized modules take the serving dtype, tensors of a known layout
-    the dtype that the engine allocates, all others the file's. Raises NotKnownError for a tensor
-    that no rule splits over several ranks.
+    the dtype that the engine allocates, all others the file's. Raises CheckpointError for a shape
+    that is not the config's, NotKnownError for a tensor that no rule splits over several ranks.
     """
     leaf, plain = module.leaves[position], is_plain(found)
+    expected = dict(plain_tensors(module, leaf))
     for name, tensor in found.items():
-        shape = tensor.shape or ()
         what = f"{module.leaf_path(leaf.name)}.{name}"
         row = None if weights is None or plain else weights.row(name)
         if weights is not None and row is not None:
-            for part in row_part(row, shape, weights, position, serving):
-                yield part._replace(dims=_fit(part.dims, shape, what))
-        elif name == "bias":
-            if module.bias:
-                yield Part("bias", shape, ("n",), model_bits(serving))
-        elif plain:
-            dims = _fit(("n",) if leaf.k is None else ("n", "k"), shape, what)
-            yield Part("weight", shape, dims, model_bits(serving))
+            wanted = file_shape(row, weights, leaf.n, leaf.k or 1)
+            _check_shape(what, tensor, wanted)
+            yield from row_part(row, wanted, weights, position, serving)
+        elif name == "bias" or plain:
+            # Some tools store a bias for every layer; the engine skips those it has no use for.
+            if name in expected:
+                _check_shape(what, tensor, expected[name])
+                yield _plain_part(name, expected[name], serving)
         elif name not in not_weights():
             yield _unknown_part(what, tensor, module, leaf, tp)
 
 
-def _fit(dims: tuple[str, ...], shape: tuple[int, ...], what: str) -> tuple[str, ...]:
-    """Return the dims for a stored shape that leaves sizes of 1 out or adds them."""
-    if len(shape) <= len(dims):
-        return dims[:len(shape)]
-    if any(size != 1 for size in shape[len(dims):]):
-        raise CheckpointError(f"shape of {what}", wanted=f"{len(dims)} sizes", found=str(shape))
-    return dims + ("1",) * (len(shape) - len(dims))
+def _check_shape(what: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    """Refuse a shape that differs by more than sizes of 1."""
+    shape = tensor.shape or ()
+    if [size for size in shape if size != 1] != [size for size in wanted if size != 1]:
+        raise CheckpointError(f"shape of {what} in the safetensors headers",
+                              wanted=f"{wanted} by config.json", found=str(shape))
 
 
 def _unknown_part(what: str, tensor: Tensor, module: Module, leaf: Leaf, tp: int) -> Part:
@@ -148,6 +154,7 @@ def _unknown_part(what: str, tensor: Tensor, module: Module, leaf: Leaf, tp: int
     return Part("stored", shape, ("n", "k"), bits)
 
 
-def not_weights() -> set[str]:
+@cache
+def not_weights() -> frozenset[str]:
     """Return the last parts of tensor names that take no weight memory in the engine."""
-    return {row["name"] for row in read_table("formats/formats")["not_weights"]}
+    return frozenset(row["name"] for row in read_table("formats/formats")["not_weights"])

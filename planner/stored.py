@@ -90,7 +90,7 @@ def _expected(
 
 def _missing(count: int) -> Iterator[Note]:
     if count:
-        yield Note("modules-without-tensors", f"{count} modules have no tensors in the headers: "
+        yield Note("modules-without-tensors", f"modules without tensors in the headers: {count}, "
                    "counted from the config's sizes", "Check that every weight file was read.")
 
 
@@ -102,8 +102,8 @@ def _unclaimed(by_module: dict[str, Tensors], structure: Structure) -> Iterator[
             for name, tensor in tensors.items() if name not in skipped]
     if left:
         size = sum(_file_bytes(tensor) for _, tensor in left)
-        yield Note("tensors-not-counted", f"{len(left)} tensors ({size:,} bytes in the file) "
-                   f"belong to no layer of the engine's model and are not counted: {left[0][0]}"
+        yield Note("tensors-not-counted", f"tensors of no layer of the engine's model: "
+                   f"{len(left)} ({size:,} bytes in the file), not counted: {left[0][0]}"
                    + (" and others" if len(left) > 1 else ""))
 
 

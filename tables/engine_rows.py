@@ -44,6 +44,11 @@ KERNEL: Row = {
     "file": Field("text", "the engine file that defines it"),
     "mode": Field("text", "what it computes, or by_types when the weight and activation types "
                   "decide", required=False),
+    "mode_when": Field("list", "modes on some capabilities; the first whose when applies wins",
+                       required=False, of={
+                           "when": Field("map", "facts", of=Field("any", "a value or values")),
+                           "mode": Field("text", "the mode there"),
+                       }),
     "act": Field("text", "how activations are quantized when it runs, or as_asked",
                  required=False),
     "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
@@ -139,6 +144,8 @@ ENGINE_DOCUMENT: Row = {
         "id": Field("text", "the engine's class name"),
         "min_capability": Field("int", "get_min_capability(), as capability x 10"),
         "resolves": Field("flag", "whether this table covers its kernels"),
+        "kernel_first": Field("flag", "its constructor chooses the kernel before the capability "
+                              "of the scheme is checked", required=False),
         "source": Field("text", "engine file:symbol"),
     }),
     "promotion": Field("row", "the reordering of kernel lists on some capabilities", of={

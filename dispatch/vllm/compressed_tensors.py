@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.trace import Selection
@@ -98,7 +98,12 @@ def assign(fields: CtFields, context: Context, site: Site) -> Assignment | None:
     scheme = scheme_of(group, context.gpu.capability,
                        context.table["schemes"]["CompressedTensorsW8A8Fp8"]["min_capability"],
                        site.path)
-    _check_capability(scheme, context, site)
+    row = context.table["schemes"][scheme]
+    if not row["resolves"]:
+        raise NotKnownError(f"{site.path}: scheme {scheme}", wanted="a scheme whose kernels are "
+                            "in the table", hint="Its kernel family is not tabulated yet.")
+    if not row.get("kernel_first"):
+        _check_capability(row, context, site)
     return SCHEMES[scheme](group, context, site)._replace(scheme=scheme)
 
 
@@ -109,11 +114,7 @@ def _untargeted(site: Site, ignored: bool) -> Assignment | None:
     return Assignment("UnquantizedLinearMethod", why=why)
 
 
-def _check_capability(scheme: str, context: Context, site: Site) -> None:
-    row = context.table["schemes"][scheme]
-    if not row["resolves"]:
-        raise NotKnownError(f"{site.path}: scheme {scheme}", wanted="a scheme whose kernels are "
-                            "in the table", hint="Its kernel family is not tabulated yet.")
+def _check_capability(row: Mapping[str, Any], context: Context, site: Site) -> None:
     if context.gpu.capability < row["min_capability"]:
         raise refuse("layer assignment", "RuntimeError",
                      "Quantization scheme is not supported for the current GPU. Min capability: "
@@ -176,7 +177,15 @@ def _check_wna16(weights: Args, group_size: int, site: Site) -> None:
                      f"{list(BIASED)}", site.path, source)
 
 
+def _microscaled(family: str, act: str) -> Callable[[Group, Context, Site], Assignment]:
+    """MX formats fix everything but the shape, which their kernels check."""
+    return lambda group, context, site: Assignment(
+        "CompressedTensorsLinearMethod", None, family, {}, act)
+
+
 SCHEMES = {
+    "CompressedTensorsW8A8Mxfp8": _microscaled("mxfp8", "group"),
+    "CompressedTensorsW4A4Mxfp4": _microscaled("mxfp4", "group"),
     "CompressedTensorsW8A8Fp8": _fp8_w8a8,
     "CompressedTensorsW8A16Fp8": _fp8_w8a16,
     "CompressedTensorsW8A8Int8": _int8,
@@ -189,6 +198,9 @@ def after_selection(
 ) -> Assignment:
     """Return the assignment once the kernel is known: Marlin may take 8-bit activations, and a
     group that straddles ranks is refused only now (CompressedTensorsWNA16.create_weights)."""
+    row = context.table["schemes"][assignment.scheme]
+    if row.get("kernel_first"):
+        _check_capability(row, context, site)
     if assignment.scheme != "CompressedTensorsWNA16":
         return assignment
     quant = dict(assignment.quant)

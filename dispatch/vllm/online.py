@@ -6,7 +6,6 @@ from __future__ import annotations
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import fp8
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.tables.errors import NotKnownError
 
 SOURCE = "model_executor/layers/quantization/online/fp8.py"
 
@@ -18,15 +17,22 @@ def assign(method: str, context: Context, site: Site) -> Assignment | None:
     linear = context.table["online_methods"][method]["linear"]
     if linear == "none":
         return Assignment("UnquantizedLinearMethod", why=f"{method} quantizes experts only")
-    if linear not in FAMILIES:
-        raise NotKnownError(f"--quantization {method}", wanted="a method whose kernels are in the "
-                            "table", hint="Its kernel family is not tabulated yet.")
+    if linear in MICROSCALED:
+        return _microscaled(linear, context, site)
     family, weight, act = FAMILIES[linear]
     if act == "by_device":
         act = fp8.activation_scale(False, context)
     quant = fp8.scale_quant(weight, act, static=False)
     return Assignment(linear, None, family, quant, fp8.act_name(quant))
 
+
+def _microscaled(linear: str, context: Context, site: Site) -> Assignment:
+    family = MICROSCALED[linear]
+    return Assignment(linear, None, family, {}, "group")
+
+
+MICROSCALED = {"Mxfp8OnlineLinearMethod": "mxfp8", "Mxfp4OnlineLinearMethod": "mxfp4"}
+"""Linear method -> kernel family; weights and activations in groups of 32 along K."""
 
 FAMILIES = {
     "Fp8PerTensorOnlineLinearMethod": ("fp8_w8a8", "tensor", "by_device"),
@@ -37,10 +43,20 @@ FAMILIES = {
 checkpoints, read from the device when the module is imported)."""
 
 
+def _check_groups(assignment: Assignment, site: Site) -> None:
+    """Refuse inputs that are no whole groups of 32 (Mxfp8- and Mxfp4OnlineLinearMethod)."""
+    if assignment.method in MICROSCALED and site.shard.k % 32:
+        raise refuse("shapes under TP", "ValueError",
+                     f"{MICROSCALED[assignment.method].upper()} requires input_size_per_partition "
+                     f"({site.shard.k}) to be divisible by 32.", site.path,
+                     "model_executor/layers/quantization/online/mxfp8.py, mxfp4.py")
+
+
 def after_selection(
     context: Context, site: Site, assignment: Assignment, selection: Selection
 ) -> Assignment:
     """Refuse per-channel weights on Marlin, which would drop their per-token activations."""
+    _check_groups(assignment, site)
     ptpc = assignment.method == "Fp8PtpcOnlineLinearMethod"
     if ptpc and selection.kernel == "MarlinFP8ScaledMMLinearKernel":
         raise refuse("kernel selection", "ValueError",

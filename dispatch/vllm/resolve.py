@@ -9,7 +9,7 @@ from typing import Any
 from quantplan.dispatch import candidates
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import Module, Structure, model_structure
-from quantplan.dispatch.predicates import fill
+from quantplan.dispatch.predicates import applies, fill
 from quantplan.dispatch.shard import NO_SHARD, shard
 from quantplan.dispatch.trace import (
     EngineError,
@@ -162,8 +162,13 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     if serving.after:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]
-    mode = fill(row["mode"], {**facts, **assignment.quant})
+    mode = fill(_mode(row, facts), {**facts, **assignment.quant})
     return _layer(site, assignment._replace(act=row.get("act", assignment.act)), selection, mode)
+
+
+def _mode(row: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    special = (m["mode"] for m in row.get("mode_when", ()) if applies(m["when"], facts))
+    return str(next(special, row["mode"]))
 
 
 def _walk(

@@ -9,12 +9,13 @@ from typing import Any
 import jsonschema
 import pytest
 from known_models import model
-from quantplan import reports
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import as_format
 from quantplan.planner.budget import Budget, make_budget
 from quantplan.tables.errors import UsageError
+
+from quantplan import reports
 
 GIB = 2**30
 SCHEMA = json.loads((Path(reports.__file__).parent / "schema" / "budget.v1.json").read_text())
@@ -131,7 +132,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], named: str)
         budget(model("llama-3.1-8b"), **options)
 
 
-CASES = [
+CASES: list[tuple[Checkpoint, int, dict[str, Any]]] = [
     (model("llama-3.1-8b"), 24 * GIB, {}),
     (model("llama-3.1-8b"), 8 * GIB, {}),
     (as_format(model("qwen2.5-7b"), "gptq"), 12 * GIB, {"tp": 4, "kv_cache_dtype": "fp8"}),

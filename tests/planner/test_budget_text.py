@@ -11,7 +11,8 @@ from quantplan.reports.budget_text import budget_text
 from quantplan.reports.columns import columns
 
 LLAMA_24_GIB = """\
-llama-3.1-8b (bf16, tp 1) fits 24.00 GiB x 0.92: 7.12 GiB are left for KV cache, at most 58,347 tokens.
+llama-3.1-8b (bf16, tp 1) fits 24.00 GiB x 0.92: 7.12 GiB are left for KV cache, \
+at most 58,347 tokens.
 
 Weights of one rank, from the config's sizes
                      GB    GiB  kind   counted as
@@ -61,8 +62,8 @@ def test_llama_8b_on_24_gib() -> None:
 def test_what_does_not_fit_comes_first() -> None:
     first, *rest = text("llama-3.1-8b", 16).splitlines()
     # 14.96 + 0.00 - 14.72 GiB
-    assert first == ("llama-3.1-8b (bf16, tp 1) does not fit 16.00 GiB x 0.92: 0.24 GiB are missing "
-                     "for the weights and one block of KV cache.")
+    assert first == ("llama-3.1-8b (bf16, tp 1) does not fit 16.00 GiB x 0.92: 0.24 GiB are "
+                     "missing for the weights and one block of KV cache.")
     assert any(line.split()[:1] == ["bf16"] and line.endswith("does not fit") for line in rest)
 
 

@@ -136,7 +136,7 @@ def test_an_unknown_format_names_the_closest() -> None:
 
 # Tensor -> (dtype, shape) of model.layers.31.mlp.down_proj (n 4096, k 14336), from the files of
 # the tools that each row cites.
-DOWN_PROJ = {
+DOWN_PROJ: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
     "bf16": {"weight": ("BF16", (4096, 14336))},
     "fp16": {"weight": ("F16", (4096, 14336))},
     "fp8": {"weight": ("F8_E4M3", (4096, 14336)), "weight_scale": ("F32", ()),
