@@ -71,10 +71,23 @@ def format_parts(
     """Yield the parts of leaf number `position` of a module quantized in the format `weights`."""
     leaf = module.leaves[position]
     for row in weights.tensors:
-        yield from row_part(row, file_shape(row, weights, leaf.n, leaf.k or 1), weights, position,
+        yield from row_part(row, _whole_shape(row, weights, module, leaf), weights, position,
                             serving)
     if module.bias:
         yield _plain_part("bias", (leaf.n,), serving)
+
+
+def _whole_shape(
+    row: Mapping[str, Any], weights: WeightFormat, module: Module, leaf: Leaf
+) -> tuple[int, ...]:
+    """Return the shape of a layout's tensor; refuse groups that do not fill the inputs, as the
+    engine does (vllm 0.32.0 distributed/utils.py:verify_group_size_divides_partition)."""
+    k = leaf.k or 1
+    if weights.group > 0 and k % weights.group:
+        raise UsageError(f"{k} inputs of {module.path} are not whole groups of {weights.group}",
+                         wanted=f"a multiple of {weights.group}", found=str(k),
+                         hint="Choose another format or group size.")
+    return file_shape(row, weights, leaf.n, k)
 
 
 def row_part(
@@ -116,7 +129,7 @@ def stored_parts(
         what = f"{module.leaf_path(leaf.name)}.{name}"
         row = None if weights is None or plain else weights.row(name)
         if weights is not None and row is not None:
-            wanted = file_shape(row, weights, leaf.n, leaf.k or 1)
+            wanted = _whole_shape(row, weights, module, leaf)
             _check_shape(what, tensor, wanted)
             yield from row_part(row, wanted, weights, position, serving)
         elif name == "bias" or plain:

@@ -160,7 +160,7 @@ FACTS = {
     "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
     "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
-    "attn.head_dim", "attn.sliding_window", "kv.dtype", "kv.is_fp8", "kv.per_head_scales",
+    "attn.head_dim", "attn.sliding_window", "attn.flash_fp8_kv", "kv.dtype", "kv.is_fp8", "kv.per_head_scales",
 }
 """Facts besides lib.* and env.*: dispatch/vllm/context.py, fp8.py, integers.py, attention.py."""
 

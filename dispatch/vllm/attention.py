@@ -59,10 +59,23 @@ def _facts(context: Context, dtype: str, scheme: Mapping[str, Any] | None) -> di
         **context.facts,
         "attn.head_dim": context.structure.sizes["head_dim"],
         "attn.sliding_window": context.structure.sliding_window is not None,
+        "attn.flash_fp8_kv": _flash_fp8_kv(context, dtype),
         "kv.dtype": dtype,
         "kv.is_fp8": dtype in FP8_DTYPES,
         "kv.per_head_scales": scheme is not None and scheme.get("strategy") == "attn_head",
     }
+
+
+def _flash_fp8_kv(context: Context, dtype: str) -> bool:
+    """Return whether FlashAttention 3 (9.0) or 4 (10.x, or head size 512 on 9.0) reads this cache
+    (v1/attention/backends/fa_utils.py:get_flash_attn_version and
+    flash_attn_supports_kv_cache_dtype)."""
+    head, family = context.structure.sizes["head_dim"], context.facts["gpu.family"]
+    if dtype == "fp8_e5m2":
+        return False
+    if family == 100:
+        return (head <= 128 or head == 256) and not context.facts["env.VLLM_BATCH_INVARIANT"]
+    return family == 90 and (head <= 256 or head == 512)
 
 
 def _select(context: Context, facts: Mapping[str, Any]) -> Selection:

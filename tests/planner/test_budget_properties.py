@@ -25,17 +25,17 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
     """Return a small dense model in some format."""
     kv_heads = draw(st.sampled_from([1, 2, 4, 8]))
     family = draw(st.sampled_from(["llama-3.1-8b", "qwen2.5-7b", "qwen3-8b"]))
+    heads = kv_heads * draw(st.sampled_from([1, 2, 4, 8]))
     sizes: dict[str, Any] = {
-        "hidden_size": 128 * draw(st.integers(4, 64)),
-        "intermediate_size": 64 * draw(st.integers(2, 300)),
+        # Whole groups of 128 inputs, so that every format can store it.
+        "hidden_size": 128 * heads,
+        "intermediate_size": 128 * draw(st.integers(1, 150)),
         "num_hidden_layers": draw(st.integers(1, 4)),
-        "num_attention_heads": kv_heads * draw(st.sampled_from([1, 2, 4, 8])),
+        "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "vocab_size": draw(st.integers(100, 200_000)),
         "tie_word_embeddings": draw(st.booleans()),
     }
-    sizes["hidden_size"] -= sizes["hidden_size"] % (8 * sizes["num_attention_heads"])
-    sizes["hidden_size"] = max(sizes["hidden_size"], 8 * sizes["num_attention_heads"])
     return as_format(model(family, **sizes), draw(FORMATS))
 
 

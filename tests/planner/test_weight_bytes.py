@@ -173,6 +173,13 @@ def test_a_group_that_a_rank_would_cut_is_refused() -> None:
         weighed(made, tp=2)
 
 
+def test_groups_that_do_not_fill_the_inputs_are_refused() -> None:
+    made = as_format(model("llama-3.1-8b", intermediate_size=1088), "w4a16")
+    for checkpoint in (made, stored(made)):
+        with pytest.raises(UsageError, match=r"1088 inputs of .*down_proj are not whole groups"):
+            weighed(checkpoint)
+
+
 def test_the_resolver_says_which_layers_are_quantized() -> None:
     made = as_format(model("llama-3.1-8b"), "fp8-dynamic")
     found = weighed(made, quantized=lambda path, layer: not (

@@ -1,0 +1,263 @@
+"""Loading tables: what the strict loader refuses and what it names, and when compiled forms count."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quantplan.tables import load
+from quantplan.tables.engine_rows import ENGINE_DOCUMENT, KEYED, engine_versions, load_engine
+from quantplan.tables.errors import NotKnownError, TableError
+from quantplan.tables.load import (
+    FOLDER,
+    compile_table,
+    compiled_path,
+    parse_table,
+    read_table,
+    table_names,
+    write_compiled,
+)
+from quantplan.tables.strict_yaml import load_strict
+
+VLLM = "engines/vllm/0.32.0"
+SOURCE = (Path(FOLDER) / f"{VLLM}.yaml").read_text(encoding="utf-8")
+MODES = (Path(FOLDER) / "modes" / "modes.yaml").read_bytes()
+
+
+def refusal(old: str, new: str) -> str:
+    """Return what the loader says of the vLLM table with its first OLD replaced by NEW."""
+    assert old in SOURCE
+    with pytest.raises(TableError) as raised:
+        parse_table(VLLM, SOURCE.replace(old, new, 1).encode())
+    return str(raised.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a tables folder of its own that holds the modes and their compiled form."""
+    (tmp_path / "modes").mkdir()
+    (tmp_path / "modes" / "modes.yaml").write_bytes(MODES)
+    monkeypatch.setattr(load, "FOLDER", str(tmp_path))
+    write_compiled()
+    return tmp_path
+
+
+def reread(name: str = "modes/modes") -> Any:
+    """Return a table without the cache."""
+    return read_table.__wrapped__(name)
+
+
+def compiled(folder: Path) -> Path:
+    return folder / "compiled" / "modes__modes.json"
+
+
+def mark_compiled(folder: Path, **changes: Any) -> None:
+    """Change the compiled form, which keeps the rest of its fields."""
+    content = json.loads(compiled(folder).read_text())
+    compiled(folder).write_text(json.dumps({**content, **changes}))
+
+
+# What the strict loader refuses.
+
+
+def test_an_unquoted_version() -> None:
+    assert refusal('version: "0.32.0"', "version: 0.30") == (
+        "tables/engines/vllm/0.32.0.yaml: version: wrong type; wanted text; found float 0.3. "
+        "Put versions and names in quotes: unquoted 0.30 loads as 0.3.")
+
+
+def test_an_unknown_key_of_a_row() -> None:
+    line = refusal("{id: awq, config_class: AutoAWQConfig}",
+                   "{id: awq, config_class: AutoAWQConfig, min: 75}")
+    assert line == ("tables/engines/vllm/0.32.0.yaml: methods[awq]: unknown key 'min'; "
+                    "wanted one of id, config_class")
+
+
+def test_a_missing_key_of_a_row() -> None:
+    line = refusal("{id: awq, config_class: AutoAWQConfig}", "{id: awq}")
+    assert line == ("tables/engines/vllm/0.32.0.yaml: methods[awq]: missing key 'config_class'; "
+                    "wanted the config class that serves it")
+
+
+def test_a_wrong_type_deep_in_a_row() -> None:
+    line = refusal("{fact: gpu.capability, min: 100, says", '{fact: gpu.capability, min: "100", says')
+    assert line == ("tables/engines/vllm/0.32.0.yaml: kernels[FlashInferFP8ScaledMMLinearKernel]: "
+                    "supported[1]: min: wrong type; wanted number; found str '100'")
+
+
+def test_a_value_that_is_no_choice() -> None:
+    line = refusal("resolves: awq", "resolves: AWQ")
+    choices = ENGINE_DOCUMENT["config_classes"].of["resolves"].choices  # type: ignore[index,union-attr]
+    assert line == ("tables/engines/vllm/0.32.0.yaml: config_classes[AutoAWQConfig]: resolves: "
+                    f"unknown value; wanted one of {', '.join(choices)}; found 'AWQ'")
+
+
+def test_a_missing_list() -> None:
+    line = refusal("removed_environment: [VLLM_TEST_FORCE_FP8_MARLIN]\n", "")
+    assert line == ("tables/engines/vllm/0.32.0.yaml: missing key 'removed_environment'; wanted "
+                    "variables that older versions read and this one ignores")
+
+
+def test_a_duplicate_key_names_file_line_and_key() -> None:
+    """PyYAML keeps the last one silently."""
+    line_number = SOURCE[: SOURCE.index("\nreleased:")].count("\n") + 2
+    line = refusal("released:", "engine: sglang\nreleased:")
+    assert line == (f"tables/engines/vllm/0.32.0.yaml:{line_number}: duplicate key 'engine'; "
+                    "wanted each key once")
+
+
+def test_a_duplicate_key_inside_a_row() -> None:
+    line = refusal("{id: awq, config_class", "{id: awq, id: awq, config_class")
+    assert line.endswith("duplicate key 'id'; wanted each key once")
+
+
+@pytest.mark.parametrize("source, found", [
+    (b"modes: [", "2: not YAML; found did not find expected node content"),
+    (b"modes: 1\n---\nmodes: 2\n", "2: not YAML; found but found another document"),
+    (b"a: !!python/object:os.system x\n", "1: not YAML; found could not determine a constructor "
+                                          "for the tag 'tag:yaml.org,2002:python/object:os.system'"),
+])
+def test_what_is_not_plain_yaml(source: bytes, found: str) -> None:
+    with pytest.raises(TableError) as raised:
+        parse_table("modes/modes", source)
+    assert str(raised.value) == f"tables/modes/modes.yaml:{found}"
+
+
+@pytest.mark.parametrize("source", [
+    b"a: &x [1]\nb: *x\n",
+    b"a: &x {c: 1}\nb: {<<: *x, d: 2}\n",
+    b"released: 2026-10-17\n",
+], ids=["anchor", "merge key", "date"])
+def test_yaml_with_surprises_is_refused(source: bytes) -> None:
+    """_StrictLoader: "refuses duplicate keys, dates, anchors and merge keys"."""
+    with pytest.raises(TableError, match=r"^tables/x\.yaml:"):
+        load_strict(source, "tables/x.yaml")
+
+
+@pytest.mark.parametrize("source", [b"a: \xff\n", b"? [a]\n: b\n", b"? {a: 1}\n: b\n"],
+                         ids=["not UTF-8", "list as a key", "map as a key"])
+def test_a_broken_file_is_a_table_error(source: bytes) -> None:
+    with pytest.raises(TableError, match=r"^tables/x\.yaml"):
+        load_strict(source, "tables/x.yaml")
+
+
+@pytest.mark.parametrize("source, found", [
+    (b"", "NoneType None"), (b"- 1\n", "list [1]"), (b"text\n", "str 'text'")])
+def test_a_document_that_is_no_mapping(source: bytes, found: str) -> None:
+    with pytest.raises(TableError) as raised:
+        parse_table("modes/modes", source)
+    assert str(raised.value) == (
+        f"tables/modes/modes.yaml: not a mapping; wanted a mapping; found {found}")
+
+
+def test_a_table_that_does_not_exist(folder: Path) -> None:
+    with pytest.raises(TableError) as raised:
+        reread("modes/none")
+    assert str(raised.value) == ("table modes/none.yaml cannot be read; "
+                                 "found No such file or directory")
+
+
+# Compiled forms.
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_the_compiled_form_is_the_yaml(name: str) -> None:
+    source = (Path(FOLDER) / f"{name}.yaml").read_bytes()
+    content = json.loads(Path(compiled_path(name)).read_text(encoding="utf-8"))
+    assert content == {"crc32": zlib.crc32(source), "table": parse_table(name, source)}
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_json_holds_all_of_a_table(name: str) -> None:
+    """A table is JSON-ready: what is read from the compiled form equals what YAML gives."""
+    source = (Path(FOLDER) / f"{name}.yaml").read_bytes()
+    assert json.loads(compile_table(name))["table"] == parse_table(name, source)
+
+
+def test_no_compiled_form_without_a_table() -> None:
+    found = {path.name for path in (Path(FOLDER) / "compiled").iterdir()}
+    assert found == {Path(compiled_path(name)).name for name in table_names()}
+
+
+def test_a_fresh_compiled_form_is_read(folder: Path) -> None:
+    mark_compiled(folder, table={"modes": []})
+    assert reread() == {"modes": []}
+
+
+def test_a_stale_compiled_form_is_ignored(folder: Path) -> None:
+    edited = MODES.replace(b"not quantized", b"as it is")
+    (folder / "modes" / "modes.yaml").write_bytes(edited)
+    assert reread()["modes"][0]["effect"] == "as it is"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"crc32": 1, "table": {}}'])
+def test_a_compiled_form_that_is_none_is_ignored(folder: Path, content: str) -> None:
+    compiled(folder).write_text(content)
+    assert reread() == parse_table("modes/modes", MODES)
+
+
+def test_without_a_compiled_form_the_yaml_is_read(folder: Path) -> None:
+    compiled(folder).unlink()
+    assert reread() == parse_table("modes/modes", MODES)
+
+
+def test_a_bad_table_is_not_hidden_by_a_stale_compiled_form(folder: Path) -> None:
+    (folder / "modes" / "modes.yaml").write_bytes(MODES + b"more: 1\n")
+    with pytest.raises(TableError, match="unknown key 'more'"):
+        reread()
+
+
+def test_compiling_drops_forms_without_a_table_and_leaves_no_other_file(folder: Path) -> None:
+    (folder / "compiled" / "gone.json").write_text("{}")
+    assert write_compiled() == ["modes/modes"]
+    assert [path.name for path in (folder / "compiled").iterdir()] == ["modes__modes.json"]
+
+
+def test_compiling_a_bad_table_writes_nothing_for_it(folder: Path) -> None:
+    before = compiled(folder).read_bytes()
+    (folder / "modes" / "modes.yaml").write_bytes(b"modes: 1\n")
+    with pytest.raises(TableError):
+        write_compiled()
+    assert compiled(folder).read_bytes() == before
+
+
+# Engine versions.
+
+
+def test_an_engine_table_is_keyed_by_id_in_the_table_s_order() -> None:
+    raw, keyed = read_table(VLLM), load_engine("vllm", "0.32.0")
+    for name in KEYED:
+        assert list(keyed[name].items()) == [(row["id"], row) for row in raw[name]]
+    assert {name: keyed[name] for name in raw if name not in KEYED} == {
+        name: raw[name] for name in raw if name not in KEYED}
+
+
+def test_no_version_means_the_newest() -> None:
+    assert load_engine("vllm") == load_engine("vllm", None)
+    assert load_engine("vllm")["version"] == engine_versions("vllm")[-1]
+
+
+def test_versions_are_ordered_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["engines/x/0.9.0", "engines/x/0.10.0", "engines/x/0.9.10", "engines/y/1.0.0"]
+    monkeypatch.setattr("quantplan.tables.engine_rows.table_names", lambda: names)
+    assert engine_versions.__wrapped__("x") == ["0.9.0", "0.9.10", "0.10.0"]
+
+
+@pytest.mark.parametrize("engine, version, line", [
+    ("vllm", "0.31.0", "no table for vllm 0.31.0; wanted vllm 0.32.0. Name one of those versions."),
+    ("sglang", None, "no table for sglang; wanted no version of it. Name one of those versions."),
+    ("vllm", "../vllm/0.32.0",
+     "no table for vllm ../vllm/0.32.0; wanted vllm 0.32.0. Name one of those versions."),
+])
+def test_a_version_without_a_table_names_those_with_one(
+    engine: str, version: str | None, line: str
+) -> None:
+    with pytest.raises(NotKnownError) as raised:
+        load_engine(engine, version)
+    assert raised.value.exit_code == 4
+    if engine == "vllm" and len(engine_versions("vllm")) == 1:
+        assert str(raised.value) == line
+    assert str(raised.value).startswith(line.split(";")[0])
