@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quantplan.api import Explanation, explain
+    from quantplan.api import Explanation, budget, explain
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "__version__", "explain"]
+__all__ = ["Explanation", "__version__", "budget", "explain"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -14,7 +14,8 @@ from quantplan.dispatch.trace import Trace
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.errors import UsageError
 
-Model = "str | os.PathLike[str] | Mapping[str, Any]"
+if TYPE_CHECKING:
+    from quantplan.planner.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,42 @@ def explain(
     table = load_engine(engine, engine_version)
     return Explanation(checkpoint, device, deployment,
                        resolve(checkpoint, table, device, deployment))
+
+
+def budget(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    gpu_mem: str | int | None = None,
+    gpu: str | None = None,
+    capability: str | int | float | None = None,
+    gpu_memory_utilization: float | None = None,
+    tp: int = 1,
+    dtype: str | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = "auto",
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    side_files: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    as_format: str | None = None,
+) -> Budget:
+    """Return what fits of `model` in one GPU: weights of one rank, KV bytes per token, KV tokens.
+
+    The memory is `gpu_mem` ("24GiB", "24 GB", bytes), else that of `gpu`, else of this machine's
+    GPU. The other options are those of `explain`. Raises QuantplanError subclasses.
+    """
+    from quantplan.planner.deployed import deployed_budget
+
+    checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
+                            as_format=as_format)
+    device = None
+    if gpu is not None or capability is not None or gpu_mem is None:
+        device = open_gpu(gpu, capability)
+    deployment = Deployment(tp=_parallel(tp), dtype=dtype or "auto", quantization=quantization,
+                            kv_cache_dtype=kv_cache_dtype or "auto")
+    return deployed_budget(checkpoint, load_engine(engine, engine_version), deployment, device,
+                           gpu_mem, gpu_memory_utilization)
 
 
 def open_model(

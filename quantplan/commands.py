@@ -35,6 +35,22 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     return 0 if all(starts(explanation.trace) != "no" for explanation in found) else 1
 
 
+def run_budget(options: Mapping[str, Any]) -> int:
+    """Print the memory budget; return 0 when the weights and a block of KV cache fit, else 1."""
+    from quantplan.api import budget
+    from quantplan.reports.budget_text import budget_text
+
+    asked = {name: options[name] for name in (
+        "gpu_mem", "gpu", "capability", "gpu_memory_utilization", "tp", "dtype", "quantization",
+        "kv_cache_dtype", "revision", "as_format")}
+    found = budget(options["model"], **asked)
+    if options["format_"] == "json":
+        _print_json(found.to_dict())
+    else:
+        click.echo(budget_text(found), nl=False)
+    return 0 if found.fits else 1
+
+
 def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
     from quantplan.reports.explain_text import Shown, explain_text
 

@@ -95,8 +95,14 @@ def _candidate(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Candidate:
     found = [evaluate(r, facts, row["id"], source) for r in row["requires"]]
     checks = tuple(check for check in found if check is not None)
     verdict = verdict_of(checks)
-    reason = ", ".join(check.says or check.text for check in checks if check.verdict != PASS)
-    return Candidate(row["id"], verdict, checks, source, reason or None)
+    return Candidate(row["id"], verdict, checks, source, _reason(checks))
+
+
+def _reason(checks: tuple[Check, ...]) -> str | None:
+    """Return all reasons as the engine lists them; a failed import leaves nothing else to ask."""
+    failed = [check for check in checks if check.verdict != PASS]
+    imports = [check for check in failed if check.fact.startswith("lib.")]
+    return ", ".join(_says(check) for check in imports or failed) or None
 
 
 def _check_constructor(
