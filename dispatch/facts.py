@@ -17,11 +17,12 @@ class Tensor(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something a reader noticed that is not an error: it becomes a finding."""
+    """Something a reader noticed that is not an error: it becomes a finding of this severity."""
 
     id: str
     message: str
     hint: str | None = None
+    severity: str = "warning"
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def as_format(checkpoint: Checkpoint, name: str) -> Checkpoint:
                     if "quant" not in name},
         tensors=_tensors(Checkpoint("", HYPOTHETICAL, config)),
         notes=(Note("hypothetical", f"a hypothetical checkpoint: {row['id']} ({row['title']}) as "
-                    f"written by {row['source']}"),),
+                    f"written by {row['source']}", severity="info"),),
     )
 
 

@@ -73,7 +73,8 @@ def _read_cached(repo_id: str, revision: str | None) -> Checkpoint | None:
         folder.names -= {INDEX, CONSOLIDATED_INDEX}
     commit = os.path.basename(folder.where)
     found = read_store(folder, name=repo_id, origin="hub-cache", revision=commit)
-    note = Note("hub-not-reached", f"the hub was not reached; revision {commit} is from the cache")
+    note = Note("hub-not-reached",
+                f"the hub was not reached; revision {commit} is from the cache", severity="info")
     return replace(found, notes=(note, *found.notes))
 
 

@@ -57,7 +57,8 @@ def read_store(
 
 def config_alone() -> Note:
     """Return the note for a model of which only config.json was given."""
-    return Note("config-alone", "a config.json alone: shapes come from it, not from headers")
+    return Note("config-alone", "a config.json alone: shapes come from it, not from headers",
+                severity="info")
 
 
 def no_config(where: str, names: Collection[str]) -> CheckpointError:

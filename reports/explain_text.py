@@ -34,13 +34,16 @@ def explain_text(shown: Shown, *, verbose: bool = False, why_not: str | None = N
         parts.append(_table(shown.trace))
     if why_not:
         parts.append(_why_not(shown.trace, why_not))
-    parts += [_findings(shown.trace), _depth(shown.trace) if verbose else ""]
+    parts += [_conditions(shown.trace), _findings(shown.trace)]
+    parts.append(_depth(shown.trace) if verbose else "")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _question(shown: Shown) -> str:
     gpu, deployment = shown.gpu, shown.deployment
-    words = [f"{shown.checkpoint.name} on {gpu.name}, compute capability {gpu.capability_text}",
+    imagined = any(note.id == "hypothetical" for note in shown.checkpoint.notes)
+    name = shown.checkpoint.name + (" (hypothetical)" if imagined else "")
+    words = [f"{name} on {gpu.name}, compute capability {gpu.capability_text}",
              f"tp {deployment.tp}", shown.trace.dtype]
     if deployment.quantization:
         words.append(f"--quantization {deployment.quantization}")
@@ -58,7 +61,8 @@ def _verdict(trace: Trace) -> str:
         return f"  {engine}   {verdict}: {trace.error.stage}"
     blocked = next((f for f in trace.findings if f.severity == "error"), None)
     if blocked:
-        return f"  {engine}   {verdict}: {blocked.stage}\n  {blocked.message}"
+        lines = [f"  {engine}   {verdict}: {blocked.stage}", f"  {blocked.message}"]
+        return "\n".join([*lines, *([f"  next: {blocked.hint}"] if blocked.hint else [])])
     head = f"  {engine}   {verdict}"
     lines = [line for mode in mode_lines(trace) for line in mode]
     rest = [" " * (len(head) + 3) + line for line in lines[1:]]
@@ -146,9 +150,25 @@ def _path(layer: Layer) -> str:
     return "unquantized" if (layer.method or "").startswith("Unquantized") else str(layer.method)
 
 
+def _conditions(trace: Trace) -> str:
+    """Say both outcomes where a fact that is not known from here decides."""
+    told: dict[str, list[str]] = {}
+    for layer, _ in rows(trace.layers):
+        for other in layer.selection.alternatives if layer.selection else ():
+            facts = " and ".join(f"{fact} is true" for fact in other.if_facts)
+            fallback = layer.kernel or "no kernel: the engine refuses"
+            told.setdefault(f"{other.kernel} if {facts}, else {fallback}", []).append(
+                _short(layer))
+    lines = [f"  {', '.join(names)}: {text}" for text, names in told.items()]
+    return "\n".join(["not known from here:", *lines]) if lines else ""
+
+
 def _findings(trace: Trace) -> str:
     lines = []
+    told = next((f for f in trace.findings if f.severity == "error" and not trace.error), None)
     for finding in trace.findings:
+        if finding is told or finding.id == "hypothetical":
+            continue
         lines.append(f"  {finding.severity}: {finding.message} [{finding.stage}]")
         if finding.hint:
             lines.append(f"    next: {finding.hint}")
@@ -156,20 +176,24 @@ def _findings(trace: Trace) -> str:
 
 
 def _why_not(trace: Trace, kernel: str) -> str:
-    selections = [(layer, layer.selection) for layer, _ in rows(trace.layers) if layer.selection]
-    lines = []
-    for layer, selection in selections:
-        for candidate in selection.candidates:
+    told: dict[str, list[str]] = {}
+    for layer, _ in rows(trace.layers):
+        for candidate in layer.selection.candidates if layer.selection else ():
             if candidate.kernel == kernel:
-                lines.append(f"  {_short(layer)}: {_answer(candidate, selection.kernel)}")
-                lines += [f"    {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
-    if trace.error and trace.error.selection:
-        for candidate in trace.error.selection.candidates:
-            if candidate.kernel == kernel:
-                lines += [f"    {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
-    head = f"why not {kernel}:"
-    return "\n".join([head, *lines]) if lines else (
-        f"{head} it is in no candidate list of these layers")
+                told.setdefault(_told(candidate, layer.kernel), []).append(_short(layer))
+    failed = trace.error.selection if trace.error else None
+    for candidate in failed.candidates if failed else ():
+        if candidate.kernel == kernel:
+            told.setdefault(_told(candidate, None), []).append(str(trace.error and
+                                                                   trace.error.layer))
+    lines = [f"  {', '.join(names)}: {text}" for text, names in told.items()]
+    return "\n".join([f"why not {kernel}:", *lines]) if lines else (
+        f"why not {kernel}: it is in no candidate list of these layers")
+
+
+def _told(candidate: Candidate, chosen: str | None) -> str:
+    checks = [f"    {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
+    return "\n".join([_answer(candidate, chosen), *checks])
 
 
 def _answer(candidate: Candidate, chosen: str | None) -> str:

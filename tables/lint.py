@@ -123,7 +123,8 @@ def sources_name_files(engine: Engine) -> Iterator[str]:
     """Every source is an engine file, with the symbol where there is one."""
     for where, source in _sources(engine, ""):
         file = source.split(":")[0]
-        if not SOURCE.match(source) or "/" not in file and not file.endswith(".py"):
+        named = "/" in file or file.endswith(".py")
+        if not (SOURCE.match(source) and named):
             if not source.startswith("cuobjdump"):
                 yield f"{where}: source {source!r} is no file:symbol"
 

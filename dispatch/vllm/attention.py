@@ -37,12 +37,13 @@ def attention_layer(
     if dtype not in context.walks:
         context.walks[dtype] = _select(context, facts)
     selection = context.walks[dtype]
-    if selection.kernel is None:
+    if selection.kernel is None and not selection.alternatives:
         words = fill(context.table["attention"]["none_valid"],
                      {**facts, "reasons": selection.error})
         raise refuse("kernel selection", "ValueError", words, site.path,
                      context.table["attention"]["source"], selection=selection)
-    _check_constructor(context, site, selection.kernel, facts)
+    if selection.kernel is not None:
+        _check_constructor(context, site, selection.kernel, facts)
     if kv_method is not None:
         _check_kv_method(context, site, kv_method, kv_scheme, dtype)
     return Layer(site.path, "Attention", layer_index=site.layer_index, method=kv_method,

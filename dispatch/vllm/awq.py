@@ -81,6 +81,7 @@ def _plain(fields: AwqFields, site: Site, reason: str) -> Assignment:
             raise refuse("shapes under TP", "ValueError",
                          f"The {word} size is not aligned with the quantized weight shape. This "
                          "can be caused by too large tensor parallel size.", site.path,
-                         ALIGN_SOURCE, hint=f"{size} is not a multiple of {multiple}.")
+                         ALIGN_SOURCE, hint=f"{size} is not a multiple of {multiple}; use a tensor "
+                         "parallel size that leaves whole groups.")
     return Assignment("AutoAWQLinearMethod", act="none", mode="W4A16",
                       why=f"plain Triton AWQ: {reason}")

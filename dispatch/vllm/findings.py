@@ -133,20 +133,33 @@ def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding
 
 def assumed_libraries(context: Context, layers: Layers) -> Iterator[Finding]:
     """Choices that rest on a library taken as usable, and what is chosen without it."""
-    for library in _assumed(context, layers):
-        row = context.table["libraries"][library]
-        yield Finding("kernel selection", "info", "assumed-library",
-                      f"this assumes {library} is usable ({row['means']})",
-                      f"--lib {library}=off shows the answer without it.", row["source"])
-
-
-def _assumed(context: Context, layers: Layers) -> list[str]:
-    names: set[str] = set()
+    told: set[tuple[str, str]] = set()
     for layer in layers:
-        chosen = layer.selection.chosen if layer.selection else None
-        names |= {c.fact[4:] for c in (chosen.checks if chosen else ())
-                  if c.fact.startswith("lib.")}
+        for library in _assumed(context, layer):
+            if (library, str(layer.kernel)) not in told:
+                told.add((library, str(layer.kernel)))
+                yield _assumption(context, layer, library)
+
+
+def _assumption(context: Context, layer: Layer, library: str) -> Finding:
+    row = context.table["libraries"][library]
+    other = _without(layer, f"lib.{library}") or "no kernel of its list"
+    return Finding("kernel selection", "info", "assumed-library",
+                   f"{layer.kernel} is chosen on the assumption that {row['means']}; without "
+                   f"{library}: {other}", f"--lib {library}=off shows that answer.", row["source"])
+
+
+def _assumed(context: Context, layer: Layer) -> list[str]:
+    chosen = layer.selection.chosen if layer.selection else None
+    names = {c.fact[4:] for c in (chosen.checks if chosen else ()) if c.fact.startswith("lib.")}
     return sorted(names - set(context.deployment.libs))
+
+
+def _without(layer: Layer, fact: str) -> str | None:
+    """Return the next candidate that passes and does not ask for `fact`."""
+    tried = layer.selection.candidates if layer.selection else ()
+    return next((c.kernel for c in tried if c.verdict == "pass"
+                 and all(check.fact != fact for check in c.checks)), None)
 
 
 def _one_per_shape(layers: Layers) -> list[Layer]:

@@ -82,7 +82,7 @@ def _findings(
     context: Context, layers: tuple[Layer, ...], serving: Serving | None
 ) -> tuple[Finding, ...]:
     ignore, exact = serving.ignore if serving else ((), True)
-    notes = tuple(Finding("weight loading", "warning", note.id, note.message, note.hint,
+    notes = tuple(Finding("weight loading", note.severity, note.id, note.message, note.hint,
                           "checkpoint files") for note in context.checkpoint.notes)
     stored = tuple(stored_findings(context, layers, ignore, exact)) if layers else ()
     return (*findings(context, layers), *stored, *notes)
@@ -156,6 +156,8 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     own = {**_layer_facts(site), **assignment.quant}
     facts = {**context.facts, **own}
     selection = _walk(context, assignment.family, own, facts)
+    if selection.kernel is None and selection.alternatives:
+        return _layer(site, assignment, selection, None)
     if selection.kernel is None:
         raise refuse("kernel selection", "ValueError", str(selection.error), site.path,
                      context.table["families"][assignment.family]["source"], selection=selection)
