@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quantplan.dispatch.facts import Gpu
 from quantplan.dispatch.nvml import NAME_ONE, Card, Machine, Problem, clean_text, read_machine
-from quantplan.tables.errors import QuantplanError, UsageError
+from quantplan.tables.errors import UsageError
 
 Item = Card | Problem
 
@@ -209,26 +209,12 @@ def _as_gpu(card: Card) -> Gpu:
 
 def _with_catalogue(gpu: Gpu) -> Gpu:
     """Return the GPU with the catalogue's id and SM count, where the catalogue knows it."""
-    from quantplan.dispatch.gpu import find_gpu
+    from quantplan.dispatch.gpu import driver_gpu
 
-    try:
-        known = find_gpu(gpu.name)
-    except QuantplanError:
+    known = driver_gpu(gpu.name, gpu.memory_bytes)
+    if known is None or known.capability != gpu.capability:
         return gpu
-    return replace(gpu, id=known.id, sm_count=known.sm_count) if _is_same(gpu, known) else gpu
-
-
-def _is_same(gpu: Gpu, known: Gpu) -> bool:
-    """Say whether the catalogue's GPU can be this one: one name may cover two memory sizes.
-
-    An RTX 3080 has 10 GB and 68 SMs or 12 GB and 70 under the same name; the driver reports up to
-    a tenth less than the label.
-    """
-    if gpu.capability != known.capability:
-        return False
-    if gpu.memory_bytes is None or known.memory_bytes is None:
-        return True
-    return 0.85 < gpu.memory_bytes / known.memory_bytes < 1.15
+    return replace(gpu, id=known.id, sm_count=known.sm_count)
 
 
 def _capability_text(card: Card) -> str:

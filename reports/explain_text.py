@@ -76,7 +76,7 @@ def mode_lines(trace: Trace) -> list[list[str]]:
     example: dict[str, Layer] = {}
     for layer in trace.layers:
         if layer.module not in ("Attention", "VocabParallelEmbedding", "ParallelLMHead"):
-            mode = layer.mode or "W16A16"
+            mode = _mode(layer)
             weights[mode] = weights.get(mode, 0) + (layer.n or 0) * (layer.k or 0)
             example.setdefault(mode, layer)
     return [_mode_line(mode, example[mode])
@@ -84,7 +84,7 @@ def mode_lines(trace: Trace) -> list[list[str]]:
 
 
 def _mode_line(mode: str, layer: Layer) -> list[str]:
-    row = modes().get(mode, {"short": mode, "words": mode, "effect": ""})
+    row = modes().get(mode, {"short": mode, "words": "not known from here", "effect": ""})
     reason = why_mode(layer, mode)
     because = f", because {reason}" if reason else ""
     effect = f"{row['effect'][:1].upper()}{row['effect'][1:]}." if row["effect"] else ""
@@ -133,9 +133,7 @@ def _table(trace: Trace) -> str:
     for layer, indices in rows(trace.layers):
         size = f"{layer.n} x {layer.k}" if layer.n else ""
         kernel = layer.kernel or _path(layer)
-        mode = layer.mode or ("" if layer.module == "Attention" else "W16A16")
-        if layer.attn_backend:
-            mode = f"KV {layer.kv_cache_dtype}"
+        mode = f"KV {layer.kv_cache_dtype}" if layer.module == "Attention" else _mode(layer)
         found.append((_short(layer), str(len(indices) or 1), size, kernel, mode))
     return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
 
@@ -144,7 +142,13 @@ def _short(layer: Layer) -> str:
     return star_path(layer).replace("model.layers.*.", "")
 
 
+def _mode(layer: Layer) -> str:
+    return layer.mode or ("unknown" if layer.selection else "W16A16")
+
+
 def _path(layer: Layer) -> str:
+    if layer.selection:
+        return "not known from here"
     if layer.method == "AutoAWQLinearMethod":
         return "AutoAWQLinearMethod (Triton AWQ)"
     return "unquantized" if (layer.method or "").startswith("Unquantized") else str(layer.method)

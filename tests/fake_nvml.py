@@ -125,15 +125,8 @@ def play(
 
 def set_catalogue(monkeypatch: pytest.MonkeyPatch, known: Gpu | None) -> None:
     """Put in the catalogue's place one that knows every name as KNOWN, or none."""
-    from quantplan.tables import errors
-
-    def find_gpu(name: str) -> Gpu:
-        if known is None:
-            raise errors.UsageError(f"no GPU named {name}")
-        return known
-
     module: Any = ModuleType("quantplan.dispatch.gpu")
-    module.find_gpu = find_gpu
+    module.driver_gpu = lambda name, memory_bytes: known
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 

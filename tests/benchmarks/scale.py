@@ -1,0 +1,46 @@
+"""`quantplan explain` on a checkpoint of 10^12 parameters: 207,361 tensors in 160 shards.
+
+Usage: python tests/benchmarks/scale.py [RUNS]. Its architecture has no family row, so the command
+reads every header and ends with exit code 4. Prints whole-process seconds and peak memory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from sparse_checkpoint import build_trillion
+
+READ = """
+import sys
+from quantplan.dispatch.checkpoint import read_checkpoint
+count = len(read_checkpoint(sys.argv[1]).tensors)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(count, status["VmHWM"].split()[0])
+"""
+
+
+def main(runs: int) -> None:
+    """Print the best and all wall times of `explain`, then the peak memory of reading."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(build_trillion(Path(folder) / "trillion"))
+        times = []
+        for _ in range(runs):
+            start = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-m", "quantplan", "explain", model, "--gpu", "h100"],
+                capture_output=True, text=True, check=False)
+            times.append(time.perf_counter() - start)
+        print(f"explain: exit code {done.returncode}, best {min(times):.2f} s of "
+              + ", ".join(f"{t:.2f}" for t in times))
+        answer = subprocess.run([sys.executable, "-c", READ, model], capture_output=True,
+                                text=True, check=True).stdout.split()
+        print(f"read: {answer[0]} tensors, peak memory {int(answer[1]) / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
