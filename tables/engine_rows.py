@@ -42,8 +42,7 @@ _REQUIREMENTS = Field("list", "requirements, in the engine's order", required=Fa
 KERNEL: Row = {
     "id": Field("text", "the engine's class name"),
     "file": Field("text", "the engine file that defines it"),
-    "mode": Field("text", "what it computes, or by_types when the weight and activation types "
-                  "decide", required=False),
+    "mode": Field("text", "what it computes; {fact} is filled in"),
     "mode_when": Field("list", "modes on some capabilities; the first whose when applies wins",
                        required=False, of={
                            "when": Field("map", "facts", of=Field("any", "a value or values")),

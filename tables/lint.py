@@ -9,6 +9,7 @@ from typing import Any
 
 from quantplan.tables.errors import TableError
 from quantplan.tables.load import FOLDER, compile_table, compiled_path, parse_table, table_names
+from quantplan.tables.mode_rows import modes
 
 Engine = Mapping[str, Any]
 Law = Callable[[Engine], Iterator[str]]
@@ -119,14 +120,55 @@ def methods_have_classes(engine: Engine) -> Iterator[str]:
                 for row in engine["methods"] if row["config_class"] not in known)
 
 
+def names_are_methods(engine: Engine) -> Iterator[str]:
+    """Every override answers, and every deprecation names, a registered method."""
+    known = {row["id"] for row in engine["methods"]}
+    yield from (f"overrides[{row['id']}]: answer {row['answer']} is no method"
+                for row in engine["overrides"] if row["answer"] not in known)
+    yield from (f"deprecated_methods: {name} is no method"
+                for name in engine["deprecated_methods"] if name not in known)
+
+
+def attention_orders_end(engine: Engine) -> Iterator[str]:
+    """Every attention order names backends with a row, and the last one always applies."""
+    known = {row["id"] for row in engine["attention"]["backends"]}
+    orders = engine["attention"]["order"]
+    for position, order in enumerate(orders):
+        yield from (f"attention.order[{position}]: no backend row {name}"
+                    for name in order["backends"] if name not in known)
+        yield from (f"attention.order[{position}]: unknown fact {fact}"
+                    for fact in order.get("when", {}) if fact not in FACTS)
+    if not orders or "when" in orders[-1]:
+        yield "attention.order: the last order has a when; wanted one that always applies"
+
+
+def family_texts_fill(engine: Engine) -> Iterator[str]:
+    """Every {word} of a family's texts is one that the walk fills in."""
+    for family in engine["families"]:
+        for field, text in family["texts"].items():
+            yield from (f"families[{family['id']}].texts.{field}: unknown word {{{word}}}"
+                        for word in re.findall(r"\{(\w+)\}", text) if word not in TEXT_WORDS)
+
+
+def modes_have_words(engine: Engine) -> Iterator[str]:
+    """Every kernel's mode is a mode of tables/modes, or is filled from facts."""
+    known = set(modes())
+    for kernel in engine["kernels"]:
+        for mode in (kernel["mode"], *(row["mode"] for row in kernel.get("mode_when", ()))):
+            facts = re.findall(r"\{([\w.]+)\}", mode)
+            yield from (f"kernels[{kernel['id']}]: mode: unknown fact {fact}"
+                        for fact in facts if fact not in FACTS)
+            if not facts and mode not in known:
+                yield f"kernels[{kernel['id']}]: mode {mode} has no row in tables/modes"
+
+
 def sources_name_files(engine: Engine) -> Iterator[str]:
     """Every source is an engine file, with the symbol where there is one."""
     for where, source in _sources(engine, ""):
         file = source.split(":")[0]
         named = "/" in file or file.endswith(".py")
-        if not (SOURCE.match(source) and named):
-            if not source.startswith("cuobjdump"):
-                yield f"{where}: source {source!r} is no file:symbol"
+        if not (SOURCE.match(source) and named) and not source.startswith("cuobjdump"):
+            yield f"{where}: source {source!r} is no file:symbol"
 
 
 def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -161,11 +203,16 @@ FACTS = {
     "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
     "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
-    "attn.head_dim", "attn.sliding_window", "attn.flash_fp8_kv", "kv.dtype", "kv.is_fp8", "kv.per_head_scales",
+    "attn.head_dim", "attn.sliding_window", "attn.flash_fp8_kv", "kv.dtype", "kv.is_fp8",
+    "kv.per_head_scales",
 }
 """Facts besides lib.* and env.*: dispatch/vllm/context.py, fp8.py, integers.py, attention.py."""
 
+TEXT_WORDS = ("kernel", "minimum", "capability", "reason")
+"""What dispatch/candidates.py fills into a family's texts."""
+
 ENGINE_LAWS: tuple[Law, ...] = (
+    names_are_methods, attention_orders_end, family_texts_fill, modes_have_words,
     ids_are_unique, kernels_are_known, kernels_are_used, one_predicate_each, facts_are_known,
     placeholders_are_facts, methods_have_classes, sources_name_files,
 )

@@ -67,7 +67,8 @@ def _fresh_compiled(name: str, crc32: int) -> Any:
             content = json.load(file)
     except (OSError, ValueError):
         return None
-    return content.get("table") if content.get("crc32") == crc32 else None
+    fresh = isinstance(content, dict) and content.get("crc32") == crc32
+    return content.get("table") if fresh else None
 
 
 def _read_bytes(path: str) -> bytes:
