@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+
 class Tensor(NamedTuple):
     """One tensor of a safetensors header: dtype as the format spells it ("BF16", "F8_E4M3")."""
 

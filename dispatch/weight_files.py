@@ -130,7 +130,8 @@ def _unread(store: Store) -> Weights:
         if name.lower().endswith(UNREAD_SUFFIXES) and name not in NOT_WEIGHTS
     )
     if not files:
-        note = Note("no-weights", "no weight files: shapes come from the config alone", severity="info")
+        note = Note("no-weights", "no weight files: shapes come from the config alone",
+                    severity="info")
         return Weights(None, None, (note,))
     note = Note(
         "weights-not-read",

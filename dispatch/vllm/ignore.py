@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from quantplan.dispatch.vllm.context import refuse
 from quantplan.tables.errors import CheckpointError
@@ -42,16 +44,33 @@ def partly_quantized(path: str, source: str) -> Exception:
                   hint="List every leaf of the fused layer, or none.")
 
 
-def is_ignored(path: str, patterns: Iterable[str], packed: Packed) -> bool:
+class Patterns(NamedTuple):
+    """An ignore list split into whole names and regular expressions (it may hold hundreds)."""
+
+    names: frozenset[str]
+    regexes: tuple[str, ...]
+
+    def match(self, value: str) -> bool:
+        """Return whether a name equals `value` or an expression matches its start."""
+        return value in self.names or any(search(regex, value) for regex in self.regexes)
+
+
+@lru_cache(maxsize=8)
+def patterns_of(entries: tuple[str, ...]) -> Patterns:
+    """Return compressed-tensors entries (names, or expressions after re:) ready to match."""
+    return Patterns(frozenset(e for e in entries if not e.startswith("re:")),
+                    tuple(e[3:] for e in entries if e.startswith("re:")))
+
+
+def is_ignored(path: str, entries: tuple[str, ...], packed: Packed) -> bool:
     """Return whether compressed-tensors' `ignore` (names or re: patterns) names all of `path`."""
-    patterns = list(patterns)
-    if any(matches(path, pattern) for pattern in patterns):
+    patterns = patterns_of(entries)
+    if patterns.match(path):
         return True
     name = path.rsplit(".", 1)[-1]
     if name not in packed:
         return False
-    verdicts = [any(matches(path.replace(name, leaf), p) for p in patterns)
-                for leaf in packed[name]]
+    verdicts = [patterns.match(path.replace(name, leaf)) for leaf in packed[name]]
     if any(verdicts) and not all(verdicts):
         raise refuse("layer assignment", "ValueError",
                      f"Found different quantization schemes for the shards of {path}. vLLM "

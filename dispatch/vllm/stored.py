@@ -27,7 +27,8 @@ def stored_findings(
 
 
 def _dead_patterns(context: Context, ignore: Sequence[str], exact: bool) -> Iterator[Finding]:
-    dead = [p for p in ignore if not _hits(context, p, exact)]
+    paths = frozenset(_leaf_paths(context)) if ignore else frozenset()
+    dead = [p for p in ignore if not _hits(paths, p, exact)]
     if dead:
         shown = ", ".join(repr(p) for p in dead[:3]) + (" ..." if len(dead) > 3 else "")
         yield Finding(
@@ -37,9 +38,10 @@ def _dead_patterns(context: Context, ignore: Sequence[str], exact: bool) -> Iter
             else None, "quantization config")
 
 
-def _hits(context: Context, pattern: str, exact: bool) -> bool:
-    return any(matches(path, pattern) if exact else pattern in path
-               for path in _leaf_paths(context))
+def _hits(paths: frozenset[str], pattern: str, exact: bool) -> bool:
+    if exact and not pattern.startswith("re:"):
+        return pattern in paths
+    return any(matches(path, pattern) if exact else pattern in path for path in paths)
 
 
 def _leaf_paths(context: Context) -> Iterator[str]:
