@@ -139,7 +139,7 @@ def tables_compile() -> None:
 @quantplan.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL; put `eval "$(quantplan completion bash)"` in its rc."""
+    """Print SHELL's completion script; put `eval "$(quantplan completion bash)"` in its rc."""
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
@@ -182,8 +182,8 @@ def _bug(error: Exception) -> None:
         traceback.print_exc()
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(where.filename)}:{where.lineno}"
-    click.echo(f"error: internal: {type(error).__name__} at {place}: {clean(str(error))}. This is a "
-               "bug of quantplan; QUANTPLAN_DEBUG=1 shows where.", err=True)
+    click.echo(f"error: internal: {type(error).__name__} at {place}: {clean(str(error))}. "
+               "This is a bug of quantplan; QUANTPLAN_DEBUG=1 shows where.", err=True)
 
 
 def clean(text: str) -> str:

@@ -42,7 +42,7 @@ def starts(trace: Trace) -> str:
 
 
 def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
-    """Return layers that behave alike once, with * for the index, and the indices they stand for."""
+    """Return layers that behave alike once, with the indices that they stand for."""
     found: dict[tuple[Any, ...], tuple[Layer, list[int]]] = {}
     for layer in layers:
         path = re.sub(r"\.\d+\.", ".*.", layer.path)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from sparse_checkpoint import build  # noqa: E402
+from sparse_checkpoint import build
 
 
 def seconds(command: list[str], runs: int) -> list[float]:

@@ -322,7 +322,7 @@ def test_no_network_but_a_whole_snapshot(
     assert len(checkpoint.tensors or ()) == 2
     assert checkpoint.fetched_bytes == 0
     message = f"the hub was not reached; revision {COMMIT} is from the cache"
-    assert checkpoint.notes == (("hub-not-reached", message, None),)
+    assert checkpoint.notes == (("hub-not-reached", message, None, "info"),)
 
 
 def test_no_network_after_an_online_read(

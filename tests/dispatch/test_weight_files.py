@@ -69,6 +69,7 @@ def test_consolidated_beside_model_files_is_left_out(tmp_path: Path) -> None:
             "weight-files-left-out",
             "1 safetensors file not read: model files are beside them: consolidated.safetensors",
             None,
+            "warning",
         ),
     )
 
@@ -104,13 +105,13 @@ def test_a_tensor_that_the_index_does_not_name(folder: Path) -> None:
     checkpoint = read_checkpoint(folder)
     assert sorted(checkpoint.tensors or ()) == ["a.weight", "b.weight", "c"]
     message = "1 tensor in the shards but not in model.safetensors.index.json: c"
-    assert checkpoint.notes == (("stale-index", message, None),)
+    assert checkpoint.notes == (("stale-index", message, None, "warning"),)
 
 
 def test_a_tensor_in_two_shards(folder: Path) -> None:
     write_sparse(folder / "model-00002-of-00002.safetensors", [A, B])
     message = "1 tensor stored in more than one file: a.weight"
-    assert read_checkpoint(folder).notes == (("duplicate-tensor", message, None),)
+    assert read_checkpoint(folder).notes == (("duplicate-tensor", message, None, "warning"),)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Our answer against the engine's own, row by row; see README.md here for where the rows are from."""
+"""Our answer against the engine's own, row by row; README.md here says where rows are from."""
 
 from __future__ import annotations
 
