@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check
 
+SEVERITIES = ("error", "warning", "info")
 STAGES = (
     "flags", "method name", "config fields", "capability gate", "activation dtype",
     "layer assignment", "shapes under TP", "scales in the checkpoint", "kernel selection",
@@ -156,6 +157,6 @@ class Trace(NamedTuple):
 
 
 __all__ = [
-    "FAIL", "PASS", "STAGES", "UNKNOWN", "Alternative", "Candidate", "Check", "EngineError",
-    "Finding", "Layer", "Method", "Refusal", "Selection", "Step", "Trace",
+    "FAIL", "PASS", "SEVERITIES", "STAGES", "UNKNOWN", "Alternative", "Candidate", "Check",
+    "EngineError", "Finding", "Layer", "Method", "Refusal", "Selection", "Step", "Trace",
 ]

@@ -1,4 +1,4 @@
-"""The public Python API: each function has the options of its command, and returns plain records."""
+"""The public Python API: each function has the options of its command and returns plain records."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def explain(
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
     deployment = Deployment(
-        tp=_parallel(tp), dtype=dtype or "auto", quantization=quantization,
+        tp=_parallel(tp), dtype=dtype or "auto", quantization=_method(quantization),
         kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=_backend(linear_backend),
         moe_backend=moe_backend, allow_deprecated_quantization=allow_deprecated_quantization,
         env=dict(env or {}), libs=dict(libs or {}))
@@ -106,8 +106,9 @@ def budget(
     device = None
     if gpu is not None or capability is not None or gpu_mem is None:
         device = open_gpu(gpu, capability)
-    deployment = Deployment(tp=_parallel(tp), dtype=dtype or "auto", quantization=quantization,
-                            kv_cache_dtype=kv_cache_dtype or "auto")
+    deployment = Deployment(
+        tp=_parallel(tp), dtype=dtype or "auto", quantization=_method(quantization),
+        kv_cache_dtype=kv_cache_dtype or "auto")
     return deployed_budget(checkpoint, load_engine(engine, engine_version), deployment, device,
                            gpu_mem, gpu_memory_utilization)
 
@@ -150,6 +151,12 @@ def _parallel(tp: int) -> int:
     if not isinstance(tp, int) or isinstance(tp, bool) or not 1 <= tp <= 1024:
         raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=repr(tp))
     return tp
+
+
+def _method(name: str | None) -> str | None:
+    """Return the engine's reading of --quantization: lower case, and nothing for "" and "None"
+    (config/model.py:validate_quantization_before, engine/arg_utils.py:optional_type)."""
+    return None if name in (None, "", "None") else str(name).lower()
 
 
 def _backend(name: str | None) -> str:

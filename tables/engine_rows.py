@@ -83,6 +83,11 @@ CONFIG_CLASS: Row = {
                                "type": Field("text", "exception type"),
                                "message": Field("text", "the engine's words; {name} is filled"),
                            }),
+    "from_checkpoint": Field("row", "the error of a checkpoint that names it as its own method",
+                             required=False, of={
+                                 "type": Field("text", "exception type"),
+                                 "message": Field("text", "the engine's words"),
+                             }),
     "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
                       choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
                                "none")),

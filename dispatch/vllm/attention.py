@@ -8,8 +8,9 @@ from typing import Any
 
 from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
 from quantplan.dispatch.predicates import FAIL, PASS, Check, applies, evaluate, fill
-from quantplan.dispatch.trace import Candidate, Layer, Selection
+from quantplan.dispatch.trace import Candidate, Layer, Refusal, Selection
 from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.vllm.ct_args import STRATEGIES
 from quantplan.tables.errors import NotKnownError, UsageError
 
 E5M2_SOURCE = "model_executor/layers/attention/attention.py:_init_kv_cache_quant"
@@ -32,6 +33,7 @@ def attention_layer(
     context: Context, site: Site, kv_method: str | None, kv_scheme: Mapping[str, Any] | None
 ) -> Layer:
     """Return the attention layer's backend, KV dtype and KV method, or refuse."""
+    _check_heads(context, site)
     dtype = kv_dtype(context.deployment.kv_cache_dtype, kv_scheme)
     facts = _facts(context, dtype, kv_scheme)
     if dtype not in context.walks:
@@ -43,7 +45,7 @@ def attention_layer(
         raise refuse("kernel selection", "ValueError", words, site.path,
                      context.table["attention"]["source"], selection=selection)
     if selection.kernel is not None:
-        _check_constructor(context, site, selection.kernel, facts)
+        selection = _construct(context, site, selection, facts)
     if kv_method is not None:
         _check_kv_method(context, site, kv_method, kv_scheme, dtype)
     return Layer(site.path, "Attention", layer_index=site.layer_index, method=kv_method,
@@ -106,6 +108,30 @@ def _reason(checks: tuple[Check, ...]) -> str | None:
     return ", ".join(_says(check) for check in imports or failed) or None
 
 
+def _check_heads(context: Context, site: Site) -> None:
+    sizes, tp = context.structure.sizes, context.deployment.tp
+    heads, kv_heads = sizes["num_attention_heads"] // tp, max(1, sizes["num_key_value_heads"] // tp)
+    if heads % kv_heads:
+        raise refuse("shapes under TP", "AssertionError",
+                     f"num_heads ({heads}) is not divisible by num_kv_heads ({kv_heads})",
+                     site.path, "model_executor/layers/attention/attention.py:Attention.__init__",
+                     hint="config.json: num_attention_heads is a multiple of num_key_value_heads.")
+
+
+def _construct(
+    context: Context, site: Site, selection: Selection, facts: Mapping[str, Any]
+) -> Selection:
+    """Return the selection; without its backend where that refuses and unknown facts may choose
+    another one before it."""
+    try:
+        _check_constructor(context, site, str(selection.kernel), facts)
+    except Refusal as refusal:
+        if not selection.alternatives:
+            raise
+        return selection._replace(kernel=None, error=refusal.error.message)
+    return selection
+
+
 def _check_constructor(
     context: Context, site: Site, backend: str, facts: Mapping[str, Any]
 ) -> None:
@@ -143,11 +169,16 @@ def _check_scheme(site: Site, scheme: Mapping[str, Any]) -> None:
         raise refuse("layer assignment", "NotImplementedError",
                      "Currently supported kv cache quantization is num_bits=8, type=float, "
                      f"however received num_bits={bits}, type={kind}", site.path, source)
-    if scheme.get("strategy") not in SCHEME_STRATEGIES:
+    strategy = scheme.get("strategy")
+    if strategy not in STRATEGIES:
+        raise refuse("layer assignment", "ValueError",
+                     f"{strategy!r} is not a valid QuantizationStrategy", site.path, source)
+    if strategy not in SCHEME_STRATEGIES:
         raise refuse("layer assignment", "NotImplementedError",
                      "Invalid strategy for compressed-tensors KV cache. Expected strategies: "
                      "(<QuantizationStrategy.TENSOR: 'tensor'>, <QuantizationStrategy.ATTN_HEAD: "
-                     f"'attn_head'>), found strategy: {scheme.get('strategy')}", site.path, source)
+                     f"'attn_head'>), found strategy: QuantizationStrategy.{strategy.upper()}",
+                     site.path, source)
     if not scheme.get("symmetric"):
         raise refuse("layer assignment", "NotImplementedError",
                      "Only support symmetric scaling factor for compressed-tensors KV cache. "

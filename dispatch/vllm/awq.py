@@ -14,6 +14,7 @@ from quantplan.dispatch.vllm.integers import (
     marlin_input_dtype,
     marlin_unsupported,
 )
+from quantplan.tables.errors import CheckpointError
 
 SOURCE = "model_executor/layers/quantization/auto_awq.py:AutoAWQConfig"
 ALIGN_SOURCE = (
@@ -40,6 +41,9 @@ def read(config: Config, context: Context) -> AwqFields:
         raise bad_config(f"Unsupported num_bits = {bits}. Supported: 4. For 8-bit AWQ, use Marlin "
                          "backend by setting backend='awq:marlin' or backend='marlin'.", SOURCE,
                          hint="This version serves 4-bit AWQ only.")
+    if group != -1 and group < 1:
+        raise CheckpointError("quantization config: group_size", wanted="-1 or a positive number",
+                              found=str(group))
     if not skipped:
         skipped = unquantized_modules(context.checkpoint)
     return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), tuple(skipped))

@@ -11,7 +11,7 @@ from quantplan.dispatch.vllm import fp8
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_args import Args, read_args
 from quantplan.dispatch.vllm.ct_schemes import ACTIVATION_FORMATS, Group, scheme_of
-from quantplan.dispatch.vllm.fields import Config, bad_config
+from quantplan.dispatch.vllm.fields import Config, bad_config, names
 from quantplan.dispatch.vllm.ignore import find_target, is_ignored
 from quantplan.dispatch.vllm.integers import act_words, integer_quant, marlin_input_dtype
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -36,7 +36,7 @@ def read(config: Config, context: Context) -> CtFields:
     """Return the fields of a compressed-tensors checkpoint, or refuse as its constructor does."""
     targets: dict[str, Group] = {}
     for name, raw in (config.get("config_groups") or {}).items():
-        if not isinstance(raw, Mapping) or not isinstance(raw.get("targets"), list):
+        if not isinstance(raw, Mapping) or not _is_names(raw.get("targets")):
             raise CheckpointError(f"quantization_config: config_groups: {name}: targets",
                                   wanted="a list of names", found=repr(raw)[:60])
         if _is_attention_group(raw["targets"]):
@@ -44,7 +44,11 @@ def read(config: Config, context: Context) -> CtFields:
         group = _group(raw, name, config.get("format"))
         targets.update(dict.fromkeys(raw["targets"], group))
     _check_sparsity(config.get("sparsity_config"))
-    return CtFields(targets, tuple(config.get("ignore") or ()), config.get("kv_cache_scheme"))
+    return CtFields(targets, names(config, "ignore"), config.get("kv_cache_scheme"))
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _is_attention_group(targets: list[Any]) -> bool:
@@ -126,6 +130,10 @@ def _fp8_w8a8(group: Group, context: Context, site: Site) -> Assignment:
     weights, inputs = group.weights, group.inputs
     static = inputs is not None and not inputs.dynamic
     if weights.block_structure:
+        if static:
+            raise refuse("layer assignment", "AssertionError", "", site.path,
+                         f"{FOLDER}/schemes/compressed_tensors_w8a8_fp8.py:CompressedTensorsW8A8Fp8",
+                         hint="Block FP8 weights take dynamic activations only.")
         block = (weights.block_structure[0], weights.block_structure[1])
         fp8.check_block_shape(site, block, context.deployment.tp)
         return Assignment("CompressedTensorsLinearMethod", None, "fp8_block_w8a8",

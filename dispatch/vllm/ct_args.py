@@ -6,20 +6,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.fields import bad_config
 from quantplan.tables.errors import CheckpointError
 
 SOURCE = "compressed_tensors quantization/quant_args.py:QuantizationArgs"
 STRATEGIES = ("tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")
+GROUPED = ("group", "tensor_group")
+DYNAMIC = ("token", "tensor", "tensor_group", "group")
 FIELDS = ("num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "dynamic",
           "actorder", "scale_dtype", "zp_dtype", "observer", "observer_kwargs")
+
+
+class Default(str):
+    """A value that the checkpoint does not give: the engine prints it as a member of its enum."""
+
+    enum: str
+
+    def __new__(cls, value: str, enum: str) -> Default:
+        """Return `value`, printed as a member of `enum`."""
+        member = super().__new__(cls, value)
+        member.enum = enum
+        return member
+
+    def __repr__(self) -> str:
+        """Return Python's own form of an enum member."""
+        return f"<{self.enum}.{self.upper()}: '{self}'>"
+
+
+INT = Default("int", "QuantizationType")
+
+
+def strategy_member(name: str) -> Default:
+    """Return a strategy as the engine infers it."""
+    return Default(name, "QuantizationStrategy")
 
 
 class Args(NamedTuple):
     """One validated QuantizationArgs; `strategy` is inferred from group_size when absent."""
 
     num_bits: int = 8
-    type: str = "int"
+    type: str = INT
     symmetric: bool = True
     group_size: int | None = None
     strategy: str | None = None
@@ -33,12 +60,15 @@ class Args(NamedTuple):
 
     def __repr__(self) -> str:
         """Return the text that the engine prints for it in "no scheme" errors."""
-        shown = ", ".join(f"{name}={self._shown(name)}" for name in FIELDS)
-        return f"QuantizationArgs({shown})"
+        return f"QuantizationArgs({', '.join(self._shown())})"
 
-    def _shown(self, name: str) -> str:
-        value = getattr(self, name)
-        return str(value) if name.endswith("_dtype") else repr(value)
+    def __str__(self) -> str:
+        """Return the text that the engine prints for it in the block errors."""
+        return " ".join(self._shown())
+
+    def _shown(self) -> list[str]:
+        return [f"{name}={value if name.endswith('_dtype') else repr(value)}"
+                for name, value in zip(FIELDS, self, strict=True)]
 
 
 def read_args(raw: Any, where: str) -> Args | None:
@@ -57,17 +87,19 @@ def read_args(raw: Any, where: str) -> Args | None:
                               wanted="one of " + ", ".join(FIELDS))
     args = Args(
         num_bits=_typed(raw, "num_bits", int, 8, where),
-        type=str(_typed(raw, "type", str, "int", where)).lower(),
+        type=_member(raw, "type", where) or INT,
         symmetric=_typed(raw, "symmetric", bool, True, where),
-        group_size=_typed(raw, "group_size", int, None, where),
-        strategy=_lower(_typed(raw, "strategy", str, None, where)),
+        group_size=_group_size(_typed(raw, "group_size", int, None, where)),
+        strategy=_member(raw, "strategy", where),
         block_structure=_block(raw.get("block_structure"), where),
-        dynamic=_typed(raw, "dynamic", (bool, str), False, where),
-        actorder=_actorder(raw.get("actorder")),
-        scale_dtype=raw.get("scale_dtype"), zp_dtype=raw.get("zp_dtype"),
-        observer=raw.get("observer"), observer_kwargs=raw.get("observer_kwargs") or {},
+        dynamic=_member(raw, "dynamic", where, (bool, str)) or False,
+        actorder=_actorder(raw, where),
+        scale_dtype=_typed(raw, "scale_dtype", str, None, where),
+        zp_dtype=_typed(raw, "zp_dtype", str, None, where),
+        observer=_typed(raw, "observer", str, None, where),
+        observer_kwargs=_typed(raw, "observer_kwargs", Mapping, {}, where),
     )
-    return _finish(args, where)
+    return _finish(args)
 
 
 def _typed(raw: Mapping[str, Any], name: str, kind: Any, default: Any, where: str) -> Any:
@@ -75,60 +107,127 @@ def _typed(raw: Mapping[str, Any], name: str, kind: Any, default: Any, where: st
     if value is None:
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        wanted = getattr(kind, "__name__", "bool or str")
-        raise CheckpointError(f"quantization_config: {where}: {name}", wanted=wanted,
-                              found=repr(value))
+        raise CheckpointError(f"quantization_config: {where}: {name}", wanted=WORDS[kind],
+                              found=repr(value)[:60])
     return value
 
 
-def _lower(value: str | None) -> str | None:
-    return value.lower() if value is not None else None
+WORDS = {int: "a whole number", str: "text", bool: "true or false", Mapping: "an object",
+         (bool, str): "true, false or text"}
 
 
-def _actorder(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return "group" if value else None
-    return value.lower() if isinstance(value, str) else None
+ENUMS = {
+    "type": ("QuantizationType", ("int", "float")),
+    "strategy": ("QuantizationStrategy", STRATEGIES),
+    "dynamic": ("DynamicType", ("local",)),
+    "actorder": ("ActivationOrdering", ("group", "weight", "dynamic", "static")),
+}
+"""Field -> the engine's enum that its text must name a member of."""
+
+
+def _member(raw: Mapping[str, Any], name: str, where: str, kind: Any = str) -> Any:
+    """Return a field of ENUMS in lower case, or what else `kind` allows; None when absent."""
+    value = _typed(raw, name, kind, None, where)
+    if not isinstance(value, str):
+        return value
+    enum, members = ENUMS[name]
+    if value.lower() not in members:
+        raise bad_config(f"{value.lower()!r} is not a valid {enum}", SOURCE)
+    return value.lower()
+
+
+def _actorder(raw: Mapping[str, Any], where: str) -> str | None:
+    value = _member(raw, "actorder", where, (bool, str))
+    return "group" if value is True else value or None
+
+
+def _group_size(value: int | None) -> int | None:
+    if value is not None and value < -1:
+        raise _bad_group_size(value)
+    return value
+
+
+def _bad_group_size(value: int) -> Exception:
+    return bad_config(f"Invalid group size {value}. Use group_size > 0 for strategy='group' and "
+                      "group_size = -1 for 'channel'", SOURCE)
 
 
 def _block(value: Any, where: str) -> list[int] | None:
     if value is None:
         return None
     parts = value.split("x") if isinstance(value, str) else value
-    try:
-        block = [int(part) for part in parts]
-    except (TypeError, ValueError):
-        block = []
-    if len(block) != 2:
+    if isinstance(value, str) and all(part.strip().isdigit() for part in parts):
+        parts = [int(part) for part in parts]
+    if not isinstance(parts, list) or len(parts) != 2 or not all(
+            type(part) is int and part > 0 for part in parts):
         raise CheckpointError(f"quantization_config: {where}: block_structure",
-                              wanted="a list of two integers", found=repr(value))
-    return block
+                              wanted="a list of two positive integers", found=repr(value)[:60])
+    return parts
 
 
-def _finish(args: Args, where: str) -> Args:
+def _finish(args: Args) -> Args:
+    """Return the arguments with what the engine infers; refuse what contradicts itself."""
     strategy = args.strategy or _inferred(args.group_size)
-    if strategy not in STRATEGIES:
-        raise CheckpointError(f"quantization_config: {where}: strategy",
-                              wanted="one of " + ", ".join(STRATEGIES), found=repr(strategy))
-    if strategy == "token" and not args.dynamic:
-        raise bad_config("Cannot perform static token quantization, please use `dynamic=True`",
-                         SOURCE)
-    zp_dtype = args.zp_dtype or _zero_point_dtype(args)
+    _check_strategy(args, strategy)
+    if args.group_size == 0:
+        raise CheckpointError("quantization_config: config_groups: weights: group_size",
+                              wanted="-1 or a positive number", found="0")
     observer = args.observer
-    if args.dynamic is True:
-        observer = None
+    if args.dynamic:
+        _check_dynamic(args, strategy)
+        observer = None if args.dynamic is True else observer or "minmax"
     elif observer is None:
-        observer = "minmax" if args.dynamic else "memoryless_minmax"
-    return args._replace(strategy=strategy, zp_dtype=zp_dtype, observer=observer)
+        observer = "memoryless_minmax"
+    return args._replace(strategy=strategy, zp_dtype=args.zp_dtype or _zero_point_dtype(args),
+                         observer=observer)
 
 
 def _inferred(group_size: int | None) -> str:
+    if group_size == 0:
+        raise _bad_group_size(group_size)
     if group_size is None:
-        return "tensor"
-    return "group" if group_size > 0 else "channel"
+        return strategy_member("tensor")
+    return strategy_member("group" if group_size > 0 else "channel")
+
+
+def _check_strategy(args: Args, strategy: str) -> None:
+    grouped, sized = strategy in GROUPED, args.group_size is not None and args.group_size > 0
+    blocks = args.block_structure is not None
+    rules = (
+        (strategy == "token" and not args.dynamic,
+         "Cannot perform static token quantization, please use `dynamic=True`"),
+        (grouped and not sized,
+         f"strategy {strategy} requires group_size to be set to a positive value"),
+        (sized and not grouped, "group_size requires strategy to be set to 'group'"),
+        (strategy == "block" and not blocks, f"Block strategy requires block structure\n{args}"),
+        (blocks and strategy != "block", f"Block structure requires block strategy\n{args}"),
+        (args.actorder in ("group", "dynamic") and not grouped,
+         "Must use group or tensor_group quantization strategy in order to apply group activation "
+         "ordering"),
+    )
+    _refuse_first(rules)
+
+
+def _check_dynamic(args: Args, strategy: str) -> None:
+    listed = ", ".join(repr(strategy_member(name)) for name in DYNAMIC)
+    _refuse_first((
+        (strategy not in DYNAMIC, f"One of ({listed}) must be used for dynamic quant."),
+        (args.dynamic == "local" and strategy != "tensor_group",
+         "local is only supported for strategy tensor_group"),
+    ))
+
+
+def _refuse_first(rules: tuple[tuple[bool, str], ...]) -> None:
+    for broken, words in rules:
+        if broken:
+            raise bad_config(words, SOURCE)
 
 
 def _zero_point_dtype(args: Args) -> str:
     if args.type == "float":
+        if args.num_bits not in (4, 8):
+            raise refuse("config fields", "NotImplementedError",
+                         "Only num_bits in (8) are supported", None, SOURCE)
         return "torch.float8_e4m3fn"
-    return "torch.int8" if args.num_bits <= 8 else "torch.int16"
+    return "torch.int8" if args.num_bits <= 8 else "torch.int16" if args.num_bits <= 16 else (
+        "torch.int32")

@@ -2,12 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from quantplan.dispatch.vllm.context import refuse
+from quantplan.tables.errors import CheckpointError
 
 Config = Mapping[str, Any]
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _flag(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int))
+
+
+def _text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _object(value: Any) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+def _sizes(value: Any) -> bool:
+    return value is None or (isinstance(value, list)
+                             and all(_whole(n) and n > 0 for n in value))
+
+
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("bits", "w_bit", "group_size", "q_group_size"), ("a whole number", _whole)),
+    **dict.fromkeys(("zero_point", "sym", "desc_act", "lm_head"), ("true or false", _flag)),
+    **dict.fromkeys(("activation_scheme", "format"), ("text", _text)),
+    **dict.fromkeys(("dynamic", "config_groups", "kv_cache_scheme", "sparsity_config"),
+                    ("an object", _object)),
+    "weight_block_size": ("a list of positive whole numbers", _sizes),
+}
+"""Field -> what its value must be, in words and as a test. Another type makes the engine crash or
+take it for something else; no answer can be right."""
+
+
+def check_kinds(config: Config) -> Config:
+    """Return `config`; CheckpointError when a field of its (or of a dynamic rule) has a wrong
+    type."""
+    rules = config.get("dynamic")
+    inner = rules.items() if isinstance(rules, Mapping) else ()
+    for place, fields in (("", config), *((f"dynamic: {pattern}: ", rule) for pattern, rule in inner
+                                          if isinstance(rule, Mapping))):
+        for name, value in fields.items():
+            wanted, fits = KINDS.get(name, ("", None))
+            if fits and not fits(value):
+                raise CheckpointError(f"quantization config: {place}{name}", wanted=wanted,
+                                      found=repr(value)[:60])
+    return config
 
 
 def need(config: Config, *names: str) -> Any:
@@ -26,15 +75,24 @@ def bad_config(message: str, source: str, hint: str | None = None) -> Exception:
     return refuse("config fields", "ValidationError", message, None, source, hint)
 
 
-def names(config: Config, *fields: str) -> Sequence[str]:
-    """Return the first non-empty list of names among `fields`, or an empty one."""
+def names(config: Config, *fields: str, nested: bool = False) -> tuple[str, ...]:
+    """Return the first non-empty list of names among `fields`, or an empty one; lists of lists are
+    read where `nested`. Raises CheckpointError for what is no list of names: the engine walks text
+    letter by letter, or crashes."""
     for field in fields:
-        if config.get(field):
-            return [str(item) for item in _flat(config[field])]
-    return []
+        value = config.get(field)
+        if value:
+            found = list(_flat(value)) if nested and isinstance(value, list) else value
+            if not isinstance(found, list) or not all(isinstance(n, str) for n in found):
+                raise CheckpointError(f"quantization config: {field}", wanted="a list of names",
+                                      found=repr(value)[:60])
+            return tuple(found)
+    return ()
 
 
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in _flat(part)]
-    return [value]
+def _flat(value: Any) -> Iterator[Any]:
+    if not isinstance(value, list):
+        yield value
+        return
+    for part in value:
+        yield from _flat(part)

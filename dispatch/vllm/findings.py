@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
+from quantplan.dispatch.vllm.names import quantization_config
 
 Layers = tuple[Layer, ...]
 Rule = Callable[[Context, Layers], Iterator[Finding]]
 
 
 def findings(context: Context, layers: Layers) -> tuple[Finding, ...]:
-    """Return the findings of every rule, errors first, in stage order within a severity."""
-    found = [finding for rule in RULES for finding in rule(context, layers)]
-    rank = {"error": 0, "warning": 1, "info": 2}
-    return tuple(sorted(found, key=lambda f: rank[f.severity]))
+    """Return the findings of every rule, in the rules' order."""
+    return tuple(finding for rule in RULES for finding in rule(context, layers))
 
 
 def bfloat16_worker(context: Context, layers: Layers) -> Iterator[Finding]:
@@ -88,16 +88,25 @@ def split_groups(context: Context, layers: Layers) -> Iterator[Finding]:
 
 def merged_block(context: Context, layers: Layers) -> Iterator[Finding]:
     """fp8 checkpoints skip the block check on fused layers whose parts it does not divide."""
+    config = quantization_config(context.checkpoint)[0] or {}
     for layer in _one_per_shape(layers):
-        fused = layer.path.rsplit(".", 1)[-1] in context.structure.packed
-        if layer.method == "Fp8LinearMethod" and fused and layer.n and layer.n % 128 and (
-                layer.selection and layer.selection.family == "fp8_block_w8a8"):
+        if layer.method != "Fp8LinearMethod" or not config.get("weight_block_size"):
+            continue
+        rows, parts = config["weight_block_size"][0], _parts(context, layer)
+        cut = [part for part in parts if part % rows]
+        if cut and len(parts) > 1:
             yield Finding(
                 "shapes under TP", "warning", "block-cut-in-fused-layer",
-                f"{layer.path}: {layer.n} outputs are not whole 128-blocks; the engine skips its "
-                "own check for fused layers of fp8 checkpoints", None,
+                f"{layer.path}: {cut[0]} outputs of one part are not whole {rows}-blocks; the "
+                "engine skips its own check for fused layers of fp8 checkpoints", None,
                 "model_executor/layers/linear.py:ColumnParallelLinear."
                 "_maybe_allow_fp8_block_shape_mismatch")
+
+
+def _parts(context: Context, layer: Layer) -> tuple[int, ...]:
+    name = layer.path.rsplit(".", 1)[-1]
+    module = next(m for m in context.structure.modules if m.path.rsplit(".", 1)[-1] == name)
+    return shard(module, context.structure, context.deployment.tp).parts
 
 
 def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:

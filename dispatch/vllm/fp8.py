@@ -35,7 +35,7 @@ def read(config: Config, context: Context) -> Fp8Fields:
     if block is not None:
         _check_block(block, scheme)
     ignored = names(config, "ignored_layers", "modules_to_not_convert")
-    return Fp8Fields(scheme == "static", tuple(ignored), tuple(block) if block else None)
+    return Fp8Fields(scheme == "static", ignored, tuple(block) if block else None)
 
 
 def _check_block(block: Any, scheme: str) -> None:

@@ -44,7 +44,7 @@ def read(config: Config, context: Context) -> GptqFields:
     desc_act, sym = need(config, "desc_act"), need(config, "sym")
     check_desc_act(desc_act, group, dynamic)
     _weight_type(bits, sym, "config fields", None)
-    quantized = names(config, "modules_in_block_to_quantize") or quantized_modules(
+    quantized = names(config, "modules_in_block_to_quantize", nested=True) or quantized_modules(
         context.checkpoint)
     return GptqFields(bits, group, sym, bool(config.get("lm_head")), dynamic, tuple(quantized))
 

@@ -41,7 +41,7 @@ def read(config: Config, context: Context) -> MoeWna16Fields:
         need(config, "sym")
         return MoeWna16Fields(gptq, config, ())
     need(config, "zero_point")
-    return MoeWna16Fields(awq, config, tuple(names(config, "modules_to_not_convert")))
+    return MoeWna16Fields(awq, config, names(config, "modules_to_not_convert"))
 
 
 def assign(fields: MoeWna16Fields, context: Context, site: Site) -> Assignment | None:

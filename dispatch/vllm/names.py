@@ -105,15 +105,16 @@ def _resolve(
 
 
 def _moe_wna16(table: Table, config: Mapping[str, Any], capability: int) -> bool:
+    from quantplan.dispatch.vllm.fields import check_kinds
     from quantplan.dispatch.vllm.moe_wna16 import compatible
 
     awq_min = table["config_classes"]["AutoAWQConfig"]["min_capability"]
-    return compatible(config, capability, awq_min)
+    return compatible(check_kinds(config), capability, awq_min)
 
 
 def _name_gap(own: str | None, requested: str) -> None:
     """Name the hooks that this table does not resolve, instead of guessing past them."""
-    gap = requested == "humming"
+    gap = requested == "humming" or (requested, own) == ("deepseek_v4_fp8", "fp8")
     modelopt = own is not None and own.startswith("modelopt")
     if gap or modelopt or own == "auto-round":
         raise NotKnownError(f"--quantization {requested} on a {own} checkpoint",

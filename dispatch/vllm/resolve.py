@@ -12,6 +12,7 @@ from quantplan.dispatch.families import Module, Structure, model_structure
 from quantplan.dispatch.predicates import applies, fill
 from quantplan.dispatch.shard import NO_SHARD, shard
 from quantplan.dispatch.trace import (
+    SEVERITIES,
     EngineError,
     Finding,
     Layer,
@@ -85,7 +86,8 @@ def _findings(
     notes = tuple(Finding("weight loading", note.severity, note.id, note.message, note.hint,
                           "checkpoint files") for note in context.checkpoint.notes)
     stored = tuple(stored_findings(context, layers, ignore, exact)) if layers else ()
-    return (*findings(context, layers), *stored, *notes)
+    found = (*findings(context, layers), *stored, *notes)
+    return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
 def _check_flags(table: Table, deployment: Deployment) -> None:

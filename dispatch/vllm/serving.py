@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import awq, compressed_tensors, fp8, gptq, moe_wna16, online
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod
 from quantplan.tables.errors import NotKnownError
 
@@ -51,7 +52,7 @@ def serve(named: NamedMethod, context: Context) -> Serving:
 def _ignore(fields: Any, config: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
     """Return the ignore entries that the config itself lists, and whether they are whole names."""
     if isinstance(fields, awq.AwqFields):
-        return tuple(config.get("modules_to_not_convert") or ()), False
+        return names(config, "modules_to_not_convert"), False
     return tuple(getattr(fields, "ignored", getattr(fields, "ignore", ()))), True
 
 
@@ -68,6 +69,9 @@ def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, An
     if config is None and name in table["online_methods"]:
         return table["config_classes"]["OnlineQuantizationConfig"], None
     row = table["config_classes"][table["methods"][name]["config_class"]]
+    if config is not None and row.get("from_checkpoint"):
+        _refuse(row["from_checkpoint"], row["source"], "Drop quantization_config from config.json "
+                "and pass the method with --quantization.")
     if row["resolves"] == "none" and (config is not None or name not in CONFIG_FILE_METHODS):
         raise NotKnownError(f"quantization method {name} ({row['id']})",
                             wanted="a method whose layers are in the table",
@@ -76,7 +80,7 @@ def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, An
     if config is None:
         _refuse_no_config(name, row)
     module = MODULES.get(row["resolves"])
-    return row, module.read(config, context) if module else None
+    return row, module.read(check_kinds(config), context) if module else None
 
 
 CONFIG_FILES = {
@@ -103,9 +107,13 @@ def _refuse_no_config(name: str, row: Mapping[str, Any]) -> None:
     source = "model_executor/model_loader/weight_utils.py:get_quant_config"
     hint = "The checkpoint is not quantized; --quantization fp8_per_tensor quantizes it online."
     if told:
-        raise refuse("config fields", told["type"], told["message"], None, source, hint)
+        _refuse(told, source, hint)
     raise refuse("config fields", "ValidationError", f"Cannot find the config file for {name}",
                  None, source, hint)
+
+
+def _refuse(told: Mapping[str, str], source: str, hint: str) -> None:
+    raise refuse("config fields", told["type"], told["message"], None, source, hint)
 
 
 def _check_capability(name: str, row: Mapping[str, Any], context: Context) -> None:

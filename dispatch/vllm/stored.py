@@ -57,9 +57,9 @@ def _leaf_paths(context: Context) -> Iterator[str]:
 def _wrong_storage(
     context: Context, layers: Sequence[Layer], tensors: Mapping[str, Tensor]
 ) -> Iterator[Finding]:
-    plain = [x.path for x in layers if _planned(x) and _stored(context, x, tensors) == "plain"]
+    plain = [x.path for x in layers if _planned(x) and "plain" in _stored(context, x, tensors)]
     packed = [x.path for x in layers if _unplanned(x)
-              and _stored(context, x, tensors) == "quantized"]
+              and "quantized" in _stored(context, x, tensors)]
     if plain:
         yield Finding("weight loading", "error", "stored-unquantized",
                       f"{_count(plain)} planned as quantized but stored in 16 bits: loading "
@@ -87,16 +87,21 @@ def _count(paths: list[str]) -> str:
     return f"{paths[0]}{more}"
 
 
-def _stored(context: Context, layer: Layer, tensors: Mapping[str, Tensor]) -> str | None:
-    """Return "plain" or "quantized" by the dtype of a layer's first leaf, None when not stored."""
+def _stored(context: Context, layer: Layer, tensors: Mapping[str, Tensor]) -> set[str]:
+    """Return how a layer's leaves are stored: "plain", "quantized", both, or neither."""
     name = layer.path.rsplit(".", 1)[-1]
+    prefix = layer.path[: -len(name)]
     leaves = context.structure.packed.get(name, (name,))
-    prefix = layer.path[: -len(name)] + leaves[0]
-    for part in QUANTIZED_PARTS:
-        tensor = tensors.get(f"{prefix}.{part}")
-        if tensor is not None:
-            return "plain" if tensor.dtype in PLAIN else "quantized"
-    return None
+    found = (_leaf(f"{prefix}{leaf}", tensors) for leaf in leaves)
+    return {how for how in found if how}
+
+
+def _leaf(path: str, tensors: Mapping[str, Tensor]) -> str | None:
+    tensor = next((tensors[f"{path}.{part}"] for part in QUANTIZED_PARTS
+                   if f"{path}.{part}" in tensors), None)
+    if tensor is None:
+        return None
+    return "plain" if tensor.dtype in PLAIN else "quantized"
 
 
 def _missing_kv_scales(

@@ -1,0 +1,366 @@
+"""What a method is called in the end in vLLM 0.32.0: config/model.py:ModelConfig._verify_quantization
+and what its config class then needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from asking import LLAMA, ask, golden_rows, message, quantization
+from quantplan import Explanation
+from quantplan.dispatch.trace import Method, Step
+from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.errors import CheckpointError, NotKnownError
+
+METHODS = load_engine("vllm", "0.32.0")["methods"]
+LISTED = "[" + ", ".join(repr(name) for name in METHODS) + "]"
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+
+
+def resolved(quant: Any, **options: Any) -> str | None:
+    """Return the method's final name of a question that the engine answers."""
+    answer = ask(quant, **options)
+    assert answer.trace.error is None
+    return answer.trace.method.resolved
+
+
+def refused(answer: Explanation) -> tuple[str, str, str]:
+    error = answer.trace.error
+    assert error is not None
+    return error.stage, error.type, error.message
+
+
+# The registry.
+
+
+def test_the_registry_is_the_engine_s() -> None:
+    """quantization/__init__.py:QuantizationMethods, as the golden row llama8b/unknown/60 lists it."""
+    row = next(row for name, row in golden_rows().items() if name.startswith("llama8b/unknown/"))
+    assert row["expect"]["error"]["message"] == (
+        f"Unknown quantization method: made_up_quant. Must be one of {LISTED}.")
+
+
+@pytest.mark.parametrize("name", ["hqq", "aqlm", "made_up_quant", "bitsandbytes", "gguf", "bitnet"])
+def test_an_unknown_method_lists_those_that_are(name: str) -> None:
+    """Rows llama8b/{hqq,aqlm,unknown,bnb-nf4}."""
+    answer = ask({"quant_method": name})
+    assert refused(answer) == ("method name", "ValidationError", "Unknown quantization method: "
+                               f"{name}. Must be one of {LISTED}.")
+
+
+@pytest.mark.parametrize("name, word", [("bitsandbytes", "plug-in"), ("gguf", "plug-in"),
+                                        ("marlin", "drop --quantization")])
+def test_a_method_that_moved_out_has_a_way_on(name: str, word: str) -> None:
+    error = ask({"quant_method": name}).trace.error
+    assert error is not None
+    assert error.hint is not None
+    assert word in error.hint
+
+
+# The checkpoint's own name.
+
+
+def test_no_config_is_no_method() -> None:
+    answer = ask(None)
+    assert answer.trace.method == Method()
+    assert {layer.method for layer in answer.trace.layers} == {
+        "UnquantizedEmbeddingMethod", "UnquantizedLinearMethod", None}
+
+
+@pytest.mark.parametrize("name", ["nomethod"])
+def test_a_config_without_quant_method_counts_as_none(name: str) -> None:
+    """Rows llama8b/nomethod: everything is 16-bit, without any error."""
+    answer = ask(name)
+    assert answer.trace.method.checkpoint is None
+    assert answer.trace.method.resolved is None
+    assert answer.trace.outcome == "ok"
+
+
+@pytest.mark.parametrize("written, name", [
+    ("fp8", "fp8"), ("FP8", "fp8"), ("compressed-tensors", "compressed-tensors"),
+    ("compressed_tensors", "compressed-tensors"), ("Compressed-Tensors", "compressed-tensors")])
+def test_the_name_is_normalised(written: str, name: str) -> None:
+    """transformers_utils/model_arch_config_convertor.py:_normalize_quantization_config; the oracle
+    answers the same for these spellings."""
+    quant = FP8 if name == "fp8" else quantization("ct-fp8-dynamic")
+    assert resolved({**quant, "quant_method": written}) == name
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    for value in (1, None, True, ["fp8"], {"name": "fp8"}):
+        with pytest.raises(CheckpointError) as raised:
+            ask({**FP8, "quant_method": value})
+        assert str(raised.value).startswith("quantization_config: quant_method; wanted text; found")
+
+
+@pytest.mark.parametrize("field", ["quantization_config", "compression_config"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_where_the_config_is_found(field: str, wrapped: bool) -> None:
+    """model_arch_config_convertor.py: quantization_config, compression_config, then text_config."""
+    text = {**LLAMA, field: FP8}
+    model = {**LLAMA, "text_config": text} if wrapped else text
+    assert resolved(None, model=model) == "fp8"
+
+
+def test_the_outer_config_wins() -> None:
+    model = {**LLAMA, "quantization_config": FP8, "text_config": {**LLAMA,
+                                                                  "quantization_config": AWQ}}
+    assert resolved(None, model=model) == "fp8"
+
+
+def test_a_modelopt_side_file_is_named_as_a_gap() -> None:
+    side = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    with pytest.raises(NotKnownError, match="ModelOpt"):
+        ask(None, side_files={"hf_quant_config.json": side})
+
+
+# The override chain.
+
+
+@pytest.mark.parametrize("requested", [None, "gptq", "gptq_marlin", "auto_gptq", "marlin"])
+def test_gptq_becomes_auto_gptq(requested: str | None) -> None:
+    """auto_gptq.py:AutoGPTQConfig.override_quantization_method."""
+    answer = ask("gptq4-g128", quantization=requested)
+    method = answer.trace.method
+    assert (method.checkpoint, method.requested, method.resolved, method.config_class) == (
+        "gptq", requested, "auto_gptq", "AutoGPTQConfig")
+    given = requested or "not given"
+    assert method.steps == (Step(
+        "Overridden", "gptq -> auto_gptq", f"checkpoint says gptq, --quantization is {given}",
+        "model_executor/layers/quantization/auto_gptq.py:AutoGPTQConfig."
+        "override_quantization_method"),)
+
+
+@pytest.mark.parametrize("requested", [None, "awq", "awq_marlin", "auto_awq", "marlin"])
+def test_awq_becomes_auto_awq(requested: str | None) -> None:
+    """auto_awq.py:AutoAWQConfig.override_quantization_method."""
+    answer = ask("awq4-g128", quantization=requested)
+    method = answer.trace.method
+    assert (method.resolved, method.config_class, method.min_capability) == (
+        "auto_awq", "AutoAWQConfig", 75)
+    assert [step.what for step in method.steps] == ["awq -> auto_awq"]
+
+
+def test_awq_marlin_forces_nothing() -> None:
+    """Row llama8b/awq4-g128/90/quantization=awq_marlin: Machete all the same."""
+    asked = ask("awq4-g128", quantization="awq_marlin")
+    plain = ask("awq4-g128")
+    assert asked.to_dict()["layers"] == plain.to_dict()["layers"]
+    assert {layer.kernel for layer in asked.trace.layers if layer.n} == {
+        None, "MacheteLinearKernel"}
+
+
+@pytest.mark.parametrize("name", ["fp8", "compressed-tensors"])
+def test_naming_the_checkpoint_s_own_method_changes_nothing(name: str) -> None:
+    quant = "fp8-dynamic" if name == "fp8" else "ct-fp8-dynamic"
+    asked, plain = ask(quant, quantization=name), ask(quant)
+    assert asked.trace.method.steps == plain.trace.method.steps == ()
+    assert asked.trace.layers == plain.trace.layers
+
+
+@pytest.mark.parametrize("written", ["fp8", "FP8", "Fp8"])
+def test_the_flag_is_read_in_any_case(written: str) -> None:
+    """The engine's own answer: --quantization FP8 is fp8."""
+    assert resolved(None, quantization=written) == "fp8"
+    assert resolved(FP8, quantization=written) == "fp8"
+
+
+def test_an_empty_flag_is_none() -> None:
+    """The engine's own answer: --quantization "" is not given."""
+    assert resolved(None, quantization="") is None
+    assert resolved(FP8, quantization="") == "fp8"
+
+
+# Mismatch.
+
+MISMATCH = ("Quantization method specified in the model config ({}) does not match the quantization "
+            "method specified in the `quantization` argument ({}).")
+
+
+@pytest.mark.parametrize("quant, own, requested", [
+    ("fp8-dynamic", "fp8", "awq"), ("awq4-g128", "awq", "fp8"),
+    ("awq4-g128", "awq", "compressed-tensors"), ("gptq4-g128", "gptq", "fp8_per_tensor"),
+    ("gptq4-g128", "gptq", "bitsandbytes"), ("ct-w4a16", "compressed-tensors", "gptq_marlin"),
+    ("fp8-dynamic", "fp8", "marlin"), ("fp8-dynamic", "fp8", "modelopt")])
+def test_another_method_than_the_checkpoint_s(quant: str, own: str, requested: str) -> None:
+    """Rows llama8b/QUANT/CAPABILITY/quantization=REQUESTED."""
+    answer = ask(quant, quantization=requested)
+    assert refused(answer) == ("method name", "ValidationError", MISMATCH.format(own, requested))
+    assert answer.trace.layers == ()
+    assert answer.trace.method.resolved is None
+
+
+def test_deepseek_v4_fp8_takes_an_fp8_checkpoint() -> None:
+    """models/deepseek_v4/quant_config.py: override_quantization_method answers for user_quant
+    deepseek_v4_fp8 on quant_method fp8. It has no rules here: named, not a mismatch."""
+    with pytest.raises(NotKnownError, match="deepseek_v4_fp8"):
+        ask("fp8-dynamic", quantization="deepseek_v4_fp8")
+
+
+@pytest.mark.parametrize("quant, requested", [("fp8-dynamic", "humming"), ("awq4-g128", "humming")])
+def test_an_override_without_rules_is_named(quant: str, requested: str) -> None:
+    with pytest.raises(NotKnownError) as raised:
+        ask(quant, quantization=requested)
+    assert str(raised.value).startswith(f"--quantization {requested} on a ")
+
+
+# Deprecated methods.
+
+DEPRECATED = ("('The quantization method %s is deprecated and will be removed in future versions of "
+              "vLLM. To bypass, set `--allow-deprecated-quantization`.', '{}')")
+
+
+def test_a_deprecated_checkpoint_is_refused() -> None:
+    """Rows llama8b/fbgemm/CAPABILITY."""
+    assert refused(ask("fbgemm")) == ("method name", "ValidationError",
+                                      DEPRECATED.format("fbgemm_fp8"))
+
+
+@pytest.mark.parametrize("name", ["fbgemm_fp8", "fp_quant"])
+def test_a_deprecated_flag_is_refused(name: str) -> None:
+    assert message(ask(None, quantization=name)) == DEPRECATED.format(name)
+
+
+def test_allowing_it_reaches_the_next_step() -> None:
+    with pytest.raises(NotKnownError, match="fbgemm_fp8"):
+        ask("fbgemm", allow_deprecated_quantization=True)
+
+
+# A method for a checkpoint that has no quantization config.
+
+
+@pytest.mark.parametrize("requested", ["awq", "gptq_marlin", "modelopt"])
+def test_a_method_that_needs_a_config_file(requested: str) -> None:
+    """Rows llama8b/none/CAPABILITY/quantization=REQUESTED."""
+    assert refused(ask(None, quantization=requested)) == (
+        "config fields", "ValidationError", f"Cannot find the config file for {requested}")
+
+
+@pytest.mark.parametrize("requested, words", [
+    ("compressed-tensors", "CompressedTensorsConfig.__init__() missing 3 required positional "
+                           "arguments: 'target_scheme_map', 'ignore', and 'quant_format'"),
+    ("online", "OnlineQuantizationConfig.__init__() missing 1 required positional argument: "
+               "'args'")])
+def test_a_bare_type_error(requested: str, words: str) -> None:
+    """Rows llama8b/none/CAPABILITY/quantization=REQUESTED: not wrapped by pydantic."""
+    assert refused(ask(None, quantization=requested)) == ("config fields", "TypeError", words)
+
+
+@pytest.mark.parametrize("requested, method", [
+    ("fp8", "Fp8PerTensorOnlineLinearMethod"),
+    ("fp8_per_tensor", "Fp8PerTensorOnlineLinearMethod"),
+    ("fp8_per_block", "Fp8PerBlockOnlineLinearMethod"),
+    ("fp8_per_channel", "Fp8PtpcOnlineLinearMethod"),
+    ("int8_per_channel_weight_only", "UnquantizedLinearMethod"),
+    ("nvfp4_per_token", "UnquantizedLinearMethod")])
+def test_online_methods_quantize_a_16_bit_checkpoint(requested: str, method: str) -> None:
+    """config/quantization.py:_ONLINE_SHORTHANDS; rows llama8b/none/90/quantization=REQUESTED."""
+    answer = ask(None, quantization=requested)
+    assert answer.trace.method.resolved == requested
+    assert answer.trace.method.config_class == "OnlineQuantizationConfig"
+    assert {layer.method for layer in answer.trace.layers if layer.module == "QKVParallelLinear"
+            } == {method}
+
+
+@pytest.mark.parametrize("name", ["fp8_per_tensor", "fp8_per_block", "online"])
+def test_an_online_name_as_the_checkpoint_s_own_method(name: str) -> None:
+    """online/base.py:OnlineQuantizationConfig.from_config raises NotImplementedError."""
+    answer = ask({"quant_method": name})
+    assert refused(answer) == (
+        "config fields", "NotImplementedError",
+        "OnlineQuantizationConfig does not support loading from a checkpoint config. Use "
+        "quantization_config or quantization='fp8_per_tensor'/'fp8_per_block' instead.")
+
+
+def test_a_side_file_stands_for_the_config() -> None:
+    """gptq reads quantize_config.json (get_config_filenames)."""
+    side = quantization("gptq4-g128")
+    answer = ask(None, quantization="gptq", side_files={"quantize_config.json": side})
+    assert answer.trace.error is None
+    assert answer.trace.method.config_class == "AutoGPTQConfig"
+    assert {layer.method for layer in answer.trace.layers if layer.module == "QKVParallelLinear"
+            } == {"AutoGPTQLinearMethod"}
+
+
+# The config class' gates, in the engine's order: fields, capability, dtype.
+
+
+@pytest.mark.parametrize("quant, capability, words", [
+    ("fp8-dynamic", "7.0", "The quantization method fp8 is not supported for the current GPU. "
+                           "Minimum capability: 75. Current capability: 70."),
+    ("awq4-g128", "6.0", "The quantization method auto_awq is not supported for the current GPU. "
+                         "Minimum capability: 75. Current capability: 60."),
+    ("ct-fp8-dynamic", "6.0", "The quantization method compressed-tensors is not supported for the "
+                              "current GPU. Minimum capability: 70. Current capability: 60.")])
+def test_the_capability_gate(quant: str, capability: str, words: str) -> None:
+    """Rows llama8b/QUANT/CAPABILITY."""
+    answer = ask(quant, capability)
+    assert refused(answer) == ("capability gate", "ValidationError", words)
+
+
+def test_the_dtype_gate() -> None:
+    """config/vllm.py:_get_quantization_config; the oracle's own words for float32 on fp8."""
+    answer = ask("fp8-dynamic", "9.0", dtype="float32")
+    assert refused(answer) == (
+        "activation dtype", "ValidationError", "torch.float32 is not supported for quantization "
+        "method fp8. Supported dtypes: [torch.bfloat16, torch.float16]")
+
+
+def test_fields_come_before_the_gate() -> None:
+    """Row llama8b/awq8/60: the constructor raises first."""
+    assert refused(ask("awq8", "6.0"))[0] == "config fields"
+
+
+def test_heads_come_before_the_config_class() -> None:
+    answer = ask("awq8", "6.0", tp=3)
+    assert refused(answer) == (
+        "shapes under TP", "ValidationError",
+        "Total number of attention heads (32) must be divisible by tensor parallel size (3).")
+
+
+def test_the_name_comes_before_heads() -> None:
+    assert refused(ask({"quant_method": "nope"}, tp=3))[0] == "method name"
+
+
+@pytest.mark.parametrize("quant, words", [
+    ("fp8-block-static", "The block-wise quantization only supports dynamic activation scheme for "
+                         "now, but got static activation scheme."),
+    ("awq8", "Unsupported num_bits = 8. Supported: 4. For 8-bit AWQ, use Marlin backend by setting "
+             "backend='awq:marlin' or backend='marlin'."),
+    ("gptq2", "Unsupported quantization config: bits=2, sym=True"),
+    ("gptq4-asym", "Unsupported quantization config: bits=4, sym=False"),
+    ("gptq4-desc", "GPTQ group activation ordering (desc_act=True) is no longer supported. Use a "
+                   "checkpoint with static activation ordering or desc_act=False."),
+    ("ct-w4a16-actorder", "Compressed-tensors group/dynamic activation ordering (actorder='group') "
+                          "is no longer supported. Use a checkpoint with static/weight activation "
+                          "ordering or without activation ordering.")])
+def test_a_constructor_that_refuses(quant: str, words: str) -> None:
+    """Rows llama8b/QUANT/CAPABILITY."""
+    assert refused(ask(quant, "8.0")) == ("config fields", "ValidationError", words)
+
+
+@pytest.mark.parametrize("quant, gone, listed", [
+    ("fp8-dynamic", "activation_scheme", "['activation_scheme']"),
+    ("awq4-g128", "bits", "['w_bit', 'bits']"),
+    ("awq4-g128", "group_size", "['q_group_size', 'group_size']"),
+    ("awq4-g128", "zero_point", "['zero_point']"), ("gptq4-g128", "bits", "['bits']"),
+    ("gptq4-g128", "group_size", "['group_size']"), ("gptq4-g128", "desc_act", "['desc_act']"),
+    ("gptq4-g128", "sym", "['sym']")])
+def test_a_missing_field(quant: str, gone: str, listed: str) -> None:
+    """base_config.py:QuantizationConfig.get_from_keys."""
+    config = quantization(quant)
+    del config[gone]
+    assert message(ask(config)) == (
+        f"Cannot find any of {listed} in the model's quantization config.")
+
+
+def test_awq_reads_its_old_field_names() -> None:
+    """auto_awq.py: get_from_keys(config, ["w_bit", "bits"])."""
+    old = {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": True}
+    assert ask(old).to_dict()["layers"] == ask("awq4-g64").to_dict()["layers"]
