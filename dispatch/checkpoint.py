@@ -134,7 +134,8 @@ def _from_config(path: str) -> Checkpoint:
 def _from_name(name: str, revision: str | None) -> Checkpoint:
     from quantplan.dispatch.bundled import bundled_checkpoint, closest_models
 
-    if revision is None and (found := bundled_checkpoint(name)) is not None:
+    if (found := bundled_checkpoint(name)) is not None:
+        _refuse(revision, "revision", "a hub id")
         return found
     if not HUB_ID.fullmatch(name):
         close = ", ".join(closest_models(name))

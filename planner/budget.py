@@ -156,7 +156,7 @@ def _check(memory_bytes: int, utilization: float, tp: int) -> None:
         raise UsageError("GPU memory", wanted="a positive number of bytes",
                          found=repr(memory_bytes))
     if not isinstance(utilization, (int, float)) or not 0 < utilization <= 1:
-        raise UsageError("GPU memory utilization", wanted="more than 0 and at most 1",
+        raise UsageError("--gpu-memory-utilization", wanted="more than 0 and at most 1",
                          found=repr(utilization), hint="0.92 is the engine's default.")
     if type(tp) is not int or tp < 1:
         raise UsageError("tensor parallel size", wanted="a positive integer", found=repr(tp))

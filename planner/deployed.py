@@ -23,7 +23,7 @@ ONLINE_FORMATS = {"fp8": "fp8-dynamic", "fp8_per_tensor": "fp8-dynamic",
 
 def deployed_budget(
     checkpoint: Checkpoint, table: Mapping[str, Any], deployment: Deployment, gpu: Gpu | None,
-    gpu_mem: str | int | None, utilization: float | None,
+    *, gpu_mem: str | int | None, utilization: float | None,
 ) -> Budget:
     """Return the budget of `checkpoint` under `deployment`.
 

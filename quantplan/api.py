@@ -110,7 +110,7 @@ def budget(
         tp=_parallel(tp), dtype=dtype or "auto", quantization=_method(quantization),
         kv_cache_dtype=kv_cache_dtype or "auto")
     return deployed_budget(checkpoint, load_engine(engine, engine_version), deployment, device,
-                           gpu_mem, gpu_memory_utilization)
+                           gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
 
 
 def open_model(

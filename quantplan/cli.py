@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from quantplan import __version__
+from quantplan.output import clean, say
 from quantplan.tables.errors import QuantplanError, UsageError
 
 EPILOG = (
@@ -51,7 +53,7 @@ def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@quantplan.command()
+@quantplan.command(short_help="Kernel, mode and gates per layer, and why.")
 @model_options
 @deployment_options
 @click.option("--engine", "engines", multiple=True, metavar="vllm[@VERSION]",
@@ -74,7 +76,7 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
     sys.exit(run_explain(engines, options))
 
 
-@quantplan.command()
+@quantplan.command(short_help="Weights, KV bytes and KV tokens in memory.")
 @model_options
 @deployment_options
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
@@ -88,7 +90,7 @@ def budget(**options: Any) -> None:
     sys.exit(run_budget(options))
 
 
-@quantplan.command()
+@quantplan.command(short_help="The GPUs that are known.")
 @click.argument("words", nargs=-1)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
 def gpus(words: tuple[str, ...], format_: str) -> None:
@@ -98,7 +100,7 @@ def gpus(words: tuple[str, ...], format_: str) -> None:
     run_gpus(words, format_)
 
 
-@quantplan.command()
+@quantplan.command(short_help="The bundled models.")
 def models() -> None:
     """The bundled models, which need no network."""
     from quantplan.commands import run_models
@@ -136,7 +138,7 @@ def tables_compile() -> None:
     run_compile()
 
 
-@quantplan.command()
+@quantplan.command(short_help="A shell's completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print SHELL's completion script; put `eval "$(quantplan completion bash)"` in its rc."""
@@ -144,11 +146,14 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(quantplan, {}, "quantplan", "_QUANTPLAN_COMPLETE").source())
+    say(found(quantplan, {}, "quantplan", "_QUANTPLAN_COMPLETE").source())
 
 
 def main() -> None:
     """Run the command line; every refusal is one line on stderr and a documented exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         quantplan.main(prog_name="quantplan", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -156,15 +161,15 @@ def main() -> None:
     except click.Abort:
         click.echo("quantplan: interrupted", err=True)
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
     except click.ClickException as error:
         _say("usage", UsageError(error.format_message(), hint="See --help."))
         sys.exit(2)
     except QuantplanError as error:
         _say(error.kind, error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
     except Exception as error:  # our bug: still one line, never a traceback
         _bug(error)
         sys.exit(5)
@@ -184,8 +189,3 @@ def _bug(error: Exception) -> None:
     place = f"{os.path.basename(where.filename)}:{where.lineno}"
     click.echo(f"error: internal: {type(error).__name__} at {place}: {clean(str(error))}. "
                "This is a bug of quantplan; QUANTPLAN_DEBUG=1 shows where.", err=True)
-
-
-def clean(text: str) -> str:
-    """Return one line of printable text: control characters become \\x escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import click
-
+from quantplan.output import say
 from quantplan.tables.engine_rows import engine_versions
 from quantplan.tables.errors import UsageError
 
@@ -23,7 +22,7 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     asked = {name: options[name] for name in (
         "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
         "allow_deprecated_quantization", "revision", "as_format")}
-    asked["env"] = _pairs(options["env"], "--env")
+    asked["env"] = _pairs(options["env"], "--env", "KEY=VALUE")
     asked["libs"] = _libs(options["libs"])
     found = [explain(options["model"], engine=name, engine_version=version, **asked)
              for name, version in _engines(engines)]
@@ -47,7 +46,7 @@ def run_budget(options: Mapping[str, Any]) -> int:
     if options["format_"] == "json":
         _print_json(found.to_dict())
     else:
-        click.echo(budget_text(found), nl=False)
+        say(budget_text(found))
     return 0 if found.fits else 1
 
 
@@ -56,8 +55,7 @@ def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
 
     for e in found:
         shown = Shown(e.checkpoint, e.gpu, e.deployment, e.trace)
-        click.echo(explain_text(shown, verbose=options["verbose"], why_not=options["why_not"]),
-                   nl=False)
+        say(explain_text(shown, verbose=options["verbose"], why_not=options["why_not"]))
 
 
 def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
@@ -72,19 +70,19 @@ def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
     return found
 
 
-def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
+def _pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
     pairs = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UsageError(f"{option} {text}", wanted="KEY=VALUE")
+            raise UsageError(f"{option} {text}", wanted=wanted)
         pairs[name] = value
     return pairs
 
 
 def _libs(given: tuple[str, ...]) -> dict[str, bool | None]:
     libs = {}
-    for name, state in _pairs(given, "--lib").items():
+    for name, state in _pairs(given, "--lib", "NAME=on|off|unknown").items():
         if state not in LIB_STATES:
             raise UsageError(f"--lib {name}={state}", wanted="on, off or unknown")
         libs[name] = LIB_STATES[state]
@@ -92,7 +90,7 @@ def _libs(given: tuple[str, ...]) -> dict[str, bool | None]:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    say(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def run_gpus(words: tuple[str, ...], format_: str) -> None:
@@ -104,7 +102,8 @@ def run_gpus(words: tuple[str, ...], format_: str) -> None:
     if format_ == "json":
         _print_json(rows)
     else:
-        click.echo(gpu_table(rows))
+        say(gpu_table(rows) if rows else
+            "no GPU has these words in its name; `quantplan gpus` lists them all")
 
 
 def _holds(row: Mapping[str, Any], words: tuple[str, ...]) -> bool:
@@ -117,7 +116,7 @@ def run_models() -> None:
     from quantplan.dispatch.bundled import bundled_models
     from quantplan.reports.catalogue import model_table
 
-    click.echo(model_table(bundled_models()))
+    say(model_table(bundled_models()))
 
 
 def run_probe(format_: str) -> int:
@@ -129,7 +128,7 @@ def run_probe(format_: str) -> int:
     if format_ == "json":
         _print_json(probe_data(found))
     else:
-        click.echo(probe_text(found))
+        say(probe_text(found))
     return 0 if found.gpus else 1
 
 
@@ -139,8 +138,8 @@ def run_lint() -> int:
 
     violations = lint()
     for violation in violations:
-        click.echo(violation)
-    click.echo(f"{len(violations)} violations")
+        say(violation)
+    say(f"{len(violations)} violations")
     return 1 if violations else 0
 
 
@@ -149,4 +148,4 @@ def run_compile() -> None:
     from quantplan.tables.load import write_compiled
 
     for name in write_compiled():
-        click.echo(f"compiled {name}")
+        say(f"compiled {name}")

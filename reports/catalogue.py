@@ -21,7 +21,7 @@ def gpu_table(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         gpu = gpu_of(row)
         memory = f"{gpu.memory_bytes / GIB:.2f} GiB" if gpu.memory_bytes else "-"
-        bandwidth = row["figures"].get("bandwidth_gb_per_s", {}).get("value")
+        bandwidth = row.get("bandwidth_gb_per_s", {}).get("value")
         found.append((row["id"], gpu.capability_text, memory, gpu.memory_kind or "-",
                       f"{bandwidth:,} GB/s" if bandwidth else "-", row["name"]))
     return columns(found, ("id", "capability", "memory", "from", "bandwidth", "name"), "llrlrl")
@@ -29,7 +29,7 @@ def gpu_table(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def model_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the bundled models as a table."""
-    found = [(row["id"], f"{row['parameters'] / 1e9:.2f} B", row["hub"]) for row in rows]
+    found = [(row["id"], f"{row['parameters_count'] / 1e9:.2f} B", row["hub"]) for row in rows]
     return columns(found, ("id", "parameters", "facts of"), "lrl")
 
 

@@ -102,7 +102,7 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
         "kernel": None if attention else layer.kernel, "mode": layer.mode, "act": layer.act,
         "why": layer.why,
         "steps": [dict(step._asdict()) for step in selection.steps] if selection else [],
-        "alternatives": [dict(a._asdict()) for a in selection.alternatives] if selection else [],
+        "alternatives": _alternatives(selection),
         "candidates": _candidates(selection), "rejected": _rejected(selection),
         "findings": [f.id for f in findings if f.message.startswith(layer.path)],
     }
@@ -110,6 +110,11 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
         row |= {"attn_backend": layer.attn_backend, "kv_cache_dtype": layer.kv_cache_dtype}
     return row
 
+
+
+def _alternatives(selection: Selection | None) -> list[dict[str, Any]]:
+    found = selection.alternatives if selection else ()
+    return [{"kernel": a.kernel, "if_facts": list(a.if_facts)} for a in found]
 
 def _candidates(selection: Selection | None) -> list[dict[str, Any]]:
     return [_candidate(c) for c in selection.candidates] if selection else []

@@ -204,13 +204,18 @@ def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     versions = engine_versions(engine)
     chosen = version or (versions[-1] if versions else None)
     if chosen not in versions:
-        known = ", ".join(f"{engine} {v}" for v in versions) or "no version of it"
         raise NotKnownError(f"no table for {engine} {version or ''}".rstrip(),
-                            wanted=known, hint="Name one of those versions.")
+                            wanted=", ".join(_known(engine) or _known("")),
+                            hint="Name one of those versions.")
     table = dict(read_table(f"engines/{engine}/{chosen}"))
     for name in KEYED:
         table[name] = {row["id"]: row for row in table[name]}
     return table
+
+
+def _known(engine: str) -> list[str]:
+    names = (name.split("/")[1:] for name in table_names() if name.startswith("engines/"))
+    return [f"{name} {version}" for name, version in names if engine in ("", name)]
 
 
 @cache

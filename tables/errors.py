@@ -27,7 +27,9 @@ class QuantplanError(Exception):
         if self.found is not None:
             parts.append(f"found {self.found}")
         line = "; ".join(parts)
-        return f"{line}. {self.hint}" if self.hint else line
+        if not self.hint:
+            return line
+        return f"{line}{'' if line.endswith(('.', '?')) else '.'} {self.hint}"
 
 
 class UsageError(QuantplanError):

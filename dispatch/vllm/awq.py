@@ -44,9 +44,8 @@ def read(config: Config, context: Context) -> AwqFields:
     if group != -1 and group < 1:
         raise CheckpointError("quantization config: group_size", wanted="-1 or a positive number",
                               found=str(group))
-    if not skipped:
-        skipped = unquantized_modules(context.checkpoint)
-    return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), tuple(skipped))
+    skipped = skipped or tuple(unquantized_modules(context.checkpoint))
+    return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), skipped)
 
 
 def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:

@@ -155,14 +155,17 @@ def _bad_group_size(value: int) -> Exception:
 def _block(value: Any, where: str) -> list[int] | None:
     if value is None:
         return None
-    parts = value.split("x") if isinstance(value, str) else value
-    if isinstance(value, str) and all(part.strip().isdigit() for part in parts):
-        parts = [int(part) for part in parts]
-    if not isinstance(parts, list) or len(parts) != 2 or not all(
-            type(part) is int and part > 0 for part in parts):
-        raise CheckpointError(f"quantization_config: {where}: block_structure",
-                              wanted="a list of two positive integers", found=repr(value)[:60])
-    return parts
+    parts = [_number(part) for part in value.split("x")] if isinstance(value, str) else value
+    if isinstance(parts, list) and len(parts) == 2:
+        block = [part for part in parts if type(part) is int and part > 0]
+        if len(block) == 2:
+            return block
+    raise CheckpointError(f"quantization_config: {where}: block_structure",
+                          wanted="a list of two positive integers", found=repr(value)[:60])
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
 def _finish(args: Args) -> Args:

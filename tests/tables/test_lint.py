@@ -95,6 +95,38 @@ def source_without_folder(table: Table) -> None:
     row(table["libraries"], "conch")["source"] = "conch:Kernel"
 
 
+def unknown_answer(table: Table) -> None:
+    table["overrides"][0]["answer"] = "nope"
+
+
+def unknown_deprecated(table: Table) -> None:
+    table["deprecated_methods"].append("nope")
+
+
+def unknown_backend(table: Table) -> None:
+    table["attention"]["order"][1]["backends"].append("NOPE_ATTN")
+
+
+def unknown_fact_in_order(table: Table) -> None:
+    table["attention"]["order"][0]["when"] = {"gpu.famly": 100}
+
+
+def order_without_an_end(table: Table) -> None:
+    table["attention"]["order"].pop()
+
+
+def unknown_word(table: Table) -> None:
+    row(table["families"], "w8a16_fp8")["texts"]["reason"] = "{kernl} {reason}."
+
+
+def unknown_fact_in_mode(table: Table) -> None:
+    marlin(table)["mode"] = "W{quant.bitz}A16"
+
+
+def mode_without_words(table: Table) -> None:
+    marlin(table)["mode"] = "W9A9"
+
+
 BAD: list[tuple[str, Callable[[Table], None], str]] = [
     ("ids_are_unique", twice, "libraries: id flashinfer twice"),
     ("kernels_are_known", unknown_in_family, "families[w8a16_fp8]: no kernel row NopeKernel"),
@@ -123,6 +155,18 @@ BAD: list[tuple[str, Callable[[Table], None], str]] = [
      "families.fp8_w8a8.source: source 'somewhere in the engine' is no file:symbol"),
     ("sources_name_files", source_without_folder,
      "libraries.conch.source: source 'conch:Kernel' is no file:symbol"),
+    ("names_are_methods", unknown_answer, "overrides[auto_gptq]: answer nope is no method"),
+    ("names_are_methods", unknown_deprecated, "deprecated_methods: nope is no method"),
+    ("attention_orders_end", unknown_backend, "attention.order[1]: no backend row NOPE_ATTN"),
+    ("attention_orders_end", unknown_fact_in_order,
+     "attention.order[0]: unknown fact gpu.famly"),
+    ("attention_orders_end", order_without_an_end,
+     "attention.order: the last order has a when; wanted one that always applies"),
+    ("family_texts_fill", unknown_word, "families[w8a16_fp8].texts.reason: unknown word {kernl}"),
+    ("modes_have_words", unknown_fact_in_mode,
+     "kernels[MarlinLinearKernel]: mode: unknown fact quant.bitz"),
+    ("modes_have_words", mode_without_words,
+     "kernels[MarlinLinearKernel]: mode W9A9 has no row in tables/modes"),
 ]
 
 
@@ -159,25 +203,6 @@ def test_the_real_tables_keep_every_law() -> None:
 def test_the_vocabulary_is_one() -> None:
     """Predicates of the schema, of the law and of the code are the same, in the same order."""
     assert tuple(PREDICATE_FIELDS) == PREDICATES == tuple(predicates.PREDICATES)
-
-
-# Laws that the resolver relies on: without them a table passes lint and a question crashes.
-
-
-@pytest.mark.parametrize("breaker", [
-    lambda t: t["attention"]["order"][1]["backends"].append("NOPE_ATTN"),
-    lambda t: t["overrides"][0].update(answer="nope"),
-    lambda t: t["deprecated_methods"].append("nope"),
-    lambda t: row(t["families"], "w8a16_fp8")["texts"].update(reason="{kernl} {reason}."),
-    lambda t: marlin(t).update(mode="W{quant.bitz}A16"),
-    lambda t: marlin(t).update(mode="W9A9"),
-    lambda t: t["attention"]["order"][0].update(when={"gpu.famly": 100}),
-    lambda t: t["attention"]["order"].pop(),
-], ids=["attention order", "override answer", "deprecated method", "family text", "mode fact",
-        "mode without words", "attention when", "attention order without an end"])
-def test_a_name_that_leads_nowhere_is_found(breaker: Callable[[Table], None]) -> None:
-    table = broken(breaker)
-    assert [line for law in ENGINE_LAWS for line in law(table)] != []
 
 
 # One table's check, in a folder of its own.

@@ -1,0 +1,265 @@
+"""`explain` for a person: verdict first, reason second, layers third, depth on request."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from asking import FP8_PARTS, LLAMA, QWEN_72B, ask, ask_row, golden_rows, scheme, stored
+from quantplan import Explanation
+from quantplan.reports.explain_text import Shown, explain_text
+from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.mode_rows import modes
+
+LLAMA_8B = {**LLAMA, "num_hidden_layers": 32}
+
+
+def text(answer: Explanation, **options: Any) -> str:
+    shown = Shown(answer.checkpoint, answer.gpu, answer.deployment, answer.trace)
+    return explain_text(shown, **options)
+
+
+def verdict(quant: Any, capability: str, **options: Any) -> list[str]:
+    """Return the lines between the question and the next empty line, unindented."""
+    block = text(ask(quant, capability, **options)).split("\n\n")[1]
+    return [line.strip() for line in block.splitlines()]
+
+
+# The whole text of one answer.
+
+
+def test_fp8_on_8_6_in_full() -> None:
+    assert text(ask("fp8-static", model=LLAMA_8B, gpu="3090")) == """\
+llama on NVIDIA GeForce RTX 3090, compute capability 8.6, tp 1, bfloat16
+
+  vLLM 0.32.0   starts   W8A16: weights FP8, activations 16-bit, because this GPU (8.6) has no \
+FP8 tensor cores
+                         Saves memory and bandwidth, not arithmetic.
+
+  layer               count          N x K  kernel                         mode
+  model.embed_tokens      1  128256 x 4096  unquantized                    W16A16
+  self_attn.qkv_proj     32    6144 x 4096  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
+  self_attn.o_proj       32    4096 x 4096  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
+  self_attn.attn         32                 FLASH_ATTN                     KV auto
+  mlp.gate_up_proj       32   28672 x 4096  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
+  mlp.down_proj          32   4096 x 14336  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
+  lm_head                 1  128256 x 4096  unquantized                    W16A16
+"""
+
+
+# The question.
+
+
+def test_the_question_names_what_was_asked() -> None:
+    answer = ask("fp8-static", "9.0", tp=2, dtype="half", kv_cache_dtype="fp8",
+                 linear_backend="cutlass", quantization="fp8")
+    assert text(answer).splitlines()[0] == (
+        "llama on Emulated GPU 9.0, compute capability 9.0, tp 2, float16, --quantization fp8, "
+        "--kv-cache-dtype fp8, --linear-backend cutlass")
+
+
+# The verdict.
+
+W8A16 = "vLLM 0.32.0   starts   W8A16: weights FP8, activations 16-bit"
+W8A8 = "vLLM 0.32.0   starts   W8A8: weights FP8, activations FP8"
+SAVES = "Saves memory and bandwidth, not arithmetic."
+FP8_CORES = "FP8 tensor cores do the arithmetic."
+
+
+@pytest.mark.parametrize("quant", ["fp8-static", "fp8-dynamic", "fp8-block128", "ct-fp8-dynamic",
+                                   "ct-fp8-static", "ct-fp8-block"])
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6"])
+def test_fp8_below_8_9_says_why(quant: str, capability: str) -> None:
+    reason = f"this GPU ({capability}) has no FP8 tensor cores"
+    assert verdict(quant, capability) == [f"{W8A16}, because {reason}", SAVES]
+
+
+@pytest.mark.parametrize("quant, capability", [
+    ("fp8-static", "8.9"), ("fp8-dynamic", "8.9"), ("ct-fp8-dynamic", "8.9"), ("fp8-static", "9.0"),
+    ("fp8-block128", "9.0"), ("fp8-dynamic", "10.0"), ("fp8-block128", "12.0")])
+def test_fp8_from_8_9_computes_in_fp8(quant: str, capability: str) -> None:
+    assert verdict(quant, capability) == [W8A8, FP8_CORES]
+
+
+@pytest.mark.parametrize("quant", ["fp8-block128", "ct-fp8-block"])
+def test_block_fp8_on_8_9_says_why_it_does_not(quant: str) -> None:
+    assert verdict(quant, "8.9") == [
+        f"{W8A16}, because the block-FP8 kernels ahead of Marlin in the list need 9.0 and this GPU "
+        "is 8.9", SAVES]
+
+
+@pytest.mark.parametrize("capability", ["8.6", "9.0"])
+def test_a_weight_only_checkpoint_is_not_the_gpu_s_fault(capability: str) -> None:
+    assert verdict("ct-fp8-w8a16", capability) == [
+        f"{W8A16}, because the checkpoint quantizes weights only", SAVES]
+
+
+@pytest.mark.parametrize("quant, capability, lines", [
+    ("awq4-g128", "8.0", ["vLLM 0.32.0   starts   W4A16: weights 4-bit integers, activations "
+                          "16-bit", SAVES]),
+    ("gptq8-g128", "9.0", ["vLLM 0.32.0   starts   W8A16: weights 8-bit integers, activations "
+                           "16-bit", SAVES]),
+    ("ct-w8a8-int8", "8.0", ["vLLM 0.32.0   starts   W8A8: weights INT8, activations INT8",
+                             "INT8 tensor cores do the arithmetic."]),
+    (None, "9.0", ["vLLM 0.32.0   starts   W16A16: weights and activations 16-bit",
+                   "Not quantized."])])
+def test_other_modes(quant: str | None, capability: str, lines: list[str]) -> None:
+    assert verdict(quant, capability) == lines
+
+
+def test_several_modes_are_told_the_heaviest_first() -> None:
+    """Row llama8b/ct-mixed/90: the MLP's 4-bit weights outnumber attention's."""
+    lines = verdict("ct-mixed", "9.0")
+    assert [line.split(":")[0].split()[-1] for line in lines if ": " in line] == ["W4A16", "W8A8"]
+
+
+def test_a_refusal_names_the_stage_then_the_engine_s_words() -> None:
+    blocks = text(ask("fp8-static", "7.0")).split("\n\n")
+    assert blocks[1] == "  vLLM 0.32.0   does not start: capability gate"
+    assert blocks[2].splitlines() == [
+        "  ValidationError:",
+        "    The quantization method fp8 is not supported for the current GPU. Minimum capability: "
+        "75. Current capability: 70.",
+        "  next: No flag changes this; use another format or a newer GPU.",
+        "  source: config/vllm.py:VllmConfig._get_quantization_config"]
+
+
+def test_a_refusal_at_a_layer_names_it() -> None:
+    lines = text(ask("ct-w4a16", "9.0", model=QWEN_72B, tp=2)).splitlines()
+    assert "  vLLM 0.32.0   does not start: shapes under TP" in lines
+    assert "  ValueError at model.layers.0.mlp.down_proj:" in lines
+
+
+def test_an_assertion_without_text_is_said_to_have_none() -> None:
+    answer = ask(None, model={**LLAMA, "intermediate_size": 14337}, tp=2)
+    assert "    (an assertion without text)" in text(answer).splitlines()
+
+
+def test_what_fails_later_is_no_start() -> None:
+    lines = verdict("ct-w8a8-int8", "12.0")
+    assert lines[0] == "vLLM 0.32.0   does not start: first forward"
+    assert lines[1].startswith("CutlassInt8ScaledMMLinearKernel is selected, but")
+    assert lines[2].startswith("next: Pass --linear-backend triton")
+
+
+def test_a_finding_that_is_the_verdict_is_told_once() -> None:
+    assert text(ask("ct-w8a8-int8", "12.0")).count("no INT8 path") == 1
+
+
+def test_a_conditional_answer_names_both_outcomes() -> None:
+    whole = text(ask("fp8-static", "10.0", libs={"flashinfer": None}))
+    assert "vLLM 0.32.0   starts (conditional)   W8A8" in whole
+    assert ("not known from here:\n  self_attn.qkv_proj, self_attn.o_proj, mlp.gate_up_proj, "
+            "mlp.down_proj: FlashInferFP8ScaledMMLinearKernel if lib.flashinfer is true, else "
+            "CutlassFP8ScaledMMLinearKernel\n") in whole
+
+
+def test_a_conditional_answer_without_a_fallback_says_that_the_engine_refuses() -> None:
+    answer = ask(scheme("ct-w4a16", weights={"num_bits": 3}), "8.0", libs={"humming": None})
+    assert ("HummingLinearKernel if lib.humming is true, else no kernel: the engine refuses"
+            in text(answer))
+
+
+# Findings.
+
+
+def test_findings_have_severity_stage_and_a_next_step() -> None:
+    answer = ask("fp8-dynamic", "8.9", kv_cache_dtype="fp8", tensors=stored(FP8_PARTS))
+    lines = text(answer).splitlines()
+    where = lines.index("  warning: the KV cache is FP8 but the checkpoint stores no k/v scales: "
+                        "1.0 is used silently [scales in the checkpoint]")
+    assert lines[where + 1] == (
+        "    next: Calibrate KV scales, or use --kv-cache-dtype auto.")
+
+
+# --why-not.
+
+
+def test_why_not_has_every_check_of_a_kernel() -> None:
+    whole = text(ask("gptq4-g32", "9.0"), why_not="MacheteLinearKernel")
+    block = whole[whole.index("why not MacheteLinearKernel:"):]
+    assert "rejected: quant.group_size is 32; must be one of -1, 64, 128" in block
+    assert ("    fail: quant.group_size is 32; must be one of -1, 64, 128  [model_executor/layers/"
+            "quantization/utils/machete_utils.py:query_machete_supported_group_sizes]") in block
+    assert "    pass: gpu.capability is 9.0; must be at least 9.0  [" in block
+    for name in ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"):
+        assert name in block
+
+
+@pytest.mark.parametrize("quant, kernel, answer", [
+    ("gptq4-g128", "MacheteLinearKernel", "it is the one chosen"),
+    ("gptq4-g128", "MarlinLinearKernel",
+     "it could run, but MacheteLinearKernel comes first in the list"),
+    ("gptq4-g128", "ConchLinearKernel", "rejected: lib.conch is false; must be true")])
+def test_why_not_answers_first(quant: str, kernel: str, answer: str) -> None:
+    whole = text(ask(quant, "9.0"), why_not=kernel)
+    assert f": {answer}\n" in whole[whole.index("why not"):]
+
+
+def test_why_not_a_kernel_of_no_list() -> None:
+    whole = text(ask("gptq4-g128", "9.0"), why_not="CutlassFP8ScaledMMLinearKernel")
+    assert ("why not CutlassFP8ScaledMMLinearKernel: it is in no candidate list of these layers"
+            in whole)
+
+
+def test_why_not_after_a_failed_selection() -> None:
+    """Row llama8b/fp8-dynamic/90/linear_backend=b12x."""
+    answer = ask("fp8-dynamic", "9.0", linear_backend="b12x")
+    whole = text(answer, why_not="B12xTensorFP8ScaledMMLinearKernel")
+    assert "rejected: gpu.family is 90; must be 120" in whole
+    assert "model.layers.0.self_attn.qkv_proj" in whole[whole.index("why not"):]
+
+
+def test_why_not_an_attention_backend() -> None:
+    whole = text(ask(None, "9.0"), why_not="FLASHINFER")
+    assert ("self_attn.attn: it could run, but FLASH_ATTN comes first in the list" in whole)
+
+
+# -v.
+
+
+def test_verbose_has_every_step_candidate_check_and_source() -> None:
+    answer = ask("gptq4-g128", "9.0")
+    brief, whole = text(answer), text(answer, verbose=True)
+    assert whole.startswith(brief[:-1])
+    depth = whole[whole.index("\ntrace:\n"):]
+    assert ("  Overridden: gptq -> auto_gptq (checkpoint says gptq, --quantization is not given)  ["
+            in depth)
+    assert "    Reordered: HummingLinearKernel before MarlinLinearKernel (" in depth
+    assert "    -> MacheteLinearKernel: pass\n" in depth
+    assert "       MarlinLinearKernel: pass (not looked at)\n" in depth
+    for layer in answer.trace.layers:
+        for candidate in layer.selection.candidates if layer.selection else ():
+            for check in candidate.checks:
+                assert f"{check.verdict}: {check.text}  [{check.source}]" in depth
+
+
+def test_brief_has_no_trace() -> None:
+    assert "trace:" not in text(ask("gptq4-g128", "9.0"))
+
+
+# Every answer.
+
+
+def test_no_line_ends_in_a_space_and_every_text_ends_in_one_newline() -> None:
+    """The engine's own words keep its spaces: "Reasons: " ends in one."""
+    for row in list(golden_rows().values())[::40]:
+        whole = text(ask_row(row), verbose=True, why_not="MarlinLinearKernel")
+        assert whole.endswith("\n") and not whole.endswith("\n\n"), row["id"]
+        ours = [line for line in whole.splitlines() if not line.endswith("Reasons: ")]
+        assert [line for line in ours if line != line.rstrip()] == [], row["id"]
+
+
+def test_every_mode_of_the_kernels_has_words() -> None:
+    """A mode that a golden row names is one of the table of modes."""
+    named = {layer["mode"] for row in golden_rows().values() for layer in row["expect"]["layers"]
+             if layer.get("mode")}
+    assert named - set(modes()) == set()
+    fixed = {row["mode"] for row in load_engine("vllm")["kernels"].values()
+             if "mode" in row and "{" not in row["mode"]}
+    assert fixed - set(modes()) == set()

@@ -1,0 +1,149 @@
+"""Which room may import which, and what `explain` and `budget` never import."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asking import LLAMA, quantization
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    "tables": set(),
+    "dispatch": {"tables"},
+    "planner": {"tables", "dispatch"},
+    "kernels": {"tables", "dispatch"},
+    "reports": {"tables", "dispatch", "planner", "kernels"},
+    "quantplan": {"tables", "dispatch", "planner", "kernels", "reports"},
+}
+"""ARCHITECTURE.md: what each room may import besides itself."""
+
+FILES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+HEAVY = {"torch", "triton", "numpy"}
+NEVER = {*HEAVY, "transformers", "huggingface_hub", "jinja2", "tabulate", "yaml", "pynvml",
+         "safetensors", "jsonschema", "requests", "urllib3", "httpx", "asyncio"}
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield every module that a file imports, anywhere in it, and the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield str(node.module), node.lineno
+            if node.module == "quantplan":
+                yield from ((f"quantplan.{alias.name}", node.lineno) for alias in node.names)
+
+
+def room_of(module: str) -> str | None:
+    """Return the room of a module of ours: quantplan.tables.load is of tables."""
+    parts = module.split(".")
+    if parts[0] != "quantplan":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else "quantplan"
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_imports_go_one_way(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0]
+    wrong = [f"{name(path)}:{line}: {room} imports {module}" for module, line in imports(path)
+             if room_of(module) not in (None, room, *ROOMS[room])]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_torch_and_its_kin_are_for_kernels(path: Path) -> None:
+    if path.relative_to(ROOT).parts[0] != "kernels":
+        found = {module.split(".")[0] for module, _ in imports(path)}
+        assert found & HEAVY == set()
+
+
+def test_every_room_has_modules_and_a_docstring() -> None:
+    for room in ROOMS:
+        assert ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())), room
+    for path in FILES:
+        assert ast.get_docstring(ast.parse(path.read_text())) or path.name == "__main__.py", path
+
+
+def test_rooms_import_nothing_by_its_bare_name() -> None:
+    """`tables`, `kernels` and the others are other projects' names (design.md, section 2)."""
+    for path in FILES:
+        bare = {module.split(".")[0] for module, _ in imports(path)} & (set(ROOMS) - {"quantplan"})
+        assert bare == set(), path
+
+
+# What a question imports.
+
+REPORT = """
+import json, sys
+sys.argv = ["quantplan"] + json.loads(sys.argv[1])
+from quantplan.cli import main
+try:
+    main()
+except SystemExit as stop:
+    code = stop.code
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+def modules(*arguments: str) -> set[str]:
+    """Return the modules that a command has imported when it ends, which must be with 0 or 1."""
+    done = subprocess.run([sys.executable, "-c", REPORT, json.dumps(arguments)], text=True,
+                          capture_output=True, check=True, timeout=60, env=dict(os.environ))
+    code, found = json.loads(done.stderr.splitlines()[-1])
+    assert code in (0, 1), done.stderr
+    return set(found)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(
+        {**LLAMA, "quantization_config": quantization("fp8-static")}))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["explain", "--gpu", "4090"],
+                                     ["explain", "--gpu", "4090", "--format", "json"],
+                                     ["explain", "--gpu", "4090", "-v", "--why-not", "X"],
+                                     ["budget", "--gpu-mem", "24GiB"],
+                                     ["budget", "--gpu", "4090", "--format", "json"]],
+                         ids=" ".join)
+@pytest.mark.parametrize("model", ["folder", "bundled", "hypothetical"])
+def test_a_question_imports_nothing_heavy(folder: str, command: list[str], model: str) -> None:
+    asked = {"folder": [folder], "bundled": ["llama-3.1-8b"],
+             "hypothetical": ["llama-3.1-8b", "--as", "awq"]}[model]
+    found = modules(command[0], *asked, *command[1:])
+    assert {module for module in found if module.split(".")[0] in NEVER} == set()
+
+
+def test_a_stale_table_imports_yaml() -> None:
+    """The list above is of modules that could be there: yaml is, once a table must be parsed."""
+    assert "yaml" in modules("tables", "lint")
+
+
+def test_importing_the_package_imports_none_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", "import quantplan, sys; print(*sys.modules)"],
+                          text=True, capture_output=True, check=True, timeout=60)
+    ours = {module for module in done.stdout.split() if module.startswith("quantplan.")}
+    assert ours == set()
+
+
+def test_public_names_are_there() -> None:
+    import quantplan
+
+    assert set(quantplan.__all__) >= {"explain", "budget", "__version__"}
+    assert all(getattr(quantplan, public) for public in quantplan.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nope'"):
+        _ = quantplan.nope
