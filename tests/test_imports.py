@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from asking import LLAMA, quantization
+from quantplan.dispatch.checkpoint import read_checkpoint
+from quantplan.dispatch.formats import as_format
+from sparse_checkpoint import Stored, write_folder
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {
@@ -108,6 +111,16 @@ def modules(*arguments: str) -> set[str]:
 
 
 @pytest.fixture
+def weights(tmp_path: Path) -> str:
+    """Return a folder whose headers agree with a bundled model's config."""
+    found = as_format(read_checkpoint("qwen2.5-0.5b"), "bf16")
+    assert found.tensors is not None
+    stored = [Stored(name, tensor.dtype, tensor.shape or ()) for name, tensor
+              in found.tensors.items()]
+    return str(write_folder(tmp_path / "weights", dict(found.config), [stored]))
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> str:
     (tmp_path / "config.json").write_text(json.dumps(
         {**LLAMA, "quantization_config": quantization("fp8-static")}))
@@ -120,12 +133,15 @@ def folder(tmp_path: Path) -> str:
                                      ["budget", "--gpu-mem", "24GiB"],
                                      ["budget", "--gpu", "4090", "--format", "json"]],
                          ids=" ".join)
-@pytest.mark.parametrize("model", ["folder", "bundled", "hypothetical"])
-def test_a_question_imports_nothing_heavy(folder: str, command: list[str], model: str) -> None:
-    asked = {"folder": [folder], "bundled": ["llama-3.1-8b"],
+@pytest.mark.parametrize("model", ["folder", "weights", "bundled", "hypothetical"])
+def test_a_question_imports_nothing_heavy(
+    folder: str, weights: str, command: list[str], model: str
+) -> None:
+    asked = {"folder": [folder], "weights": [weights], "bundled": ["llama-3.1-8b"],
              "hypothetical": ["llama-3.1-8b", "--as", "awq"]}[model]
     found = modules(command[0], *asked, *command[1:])
-    assert {module for module in found if module.split(".")[0] in NEVER} == set()
+    reader = {"safetensors"} if model == "weights" else set()
+    assert {module.split(".")[0] for module in found} & NEVER == reader
 
 
 def test_a_stale_table_imports_yaml() -> None:

@@ -33,6 +33,7 @@ from quantplan.dispatch.vllm.context import (
 from quantplan.dispatch.vllm.dtype import resolve_dtype
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.names import name_method
+from quantplan.dispatch.vllm.patterns import dynamic_findings, ignore_findings
 from quantplan.dispatch.vllm.serving import Serving, serve
 from quantplan.dispatch.vllm.stored import stored_findings
 from quantplan.tables.errors import UsageError
@@ -85,8 +86,9 @@ def _findings(
     ignore, exact = serving.ignore if serving else ((), True)
     notes = tuple(Finding("weight loading", note.severity, note.id, note.message, note.hint,
                           "checkpoint files") for note in context.checkpoint.notes)
-    stored = tuple(stored_findings(context, layers, ignore, exact)) if layers else ()
-    found = (*findings(context, layers), *stored, *notes)
+    told = () if not layers else (*ignore_findings(context, ignore, exact),
+                                  *dynamic_findings(context), *stored_findings(context, layers))
+    found = (*findings(context, layers), *told, *notes)
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 

@@ -8,50 +8,18 @@ from typing import Any
 from quantplan.dispatch.facts import Tensor
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
-from quantplan.dispatch.vllm.ignore import matches
 
 PLAIN = ("BF16", "F16", "F32")
 QUANTIZED_PARTS = ("weight", "qweight", "weight_packed")
 SOURCE = "safetensors headers"
 
 
-def stored_findings(
-    context: Context, layers: Sequence[Layer], ignore: Sequence[str], exact: bool
-) -> Iterator[Finding]:
+def stored_findings(context: Context, layers: Sequence[Layer]) -> Iterator[Finding]:
     """Yield what the headers contradict; nothing when no header could be read."""
-    yield from _dead_patterns(context, ignore, exact)
     tensors = context.checkpoint.tensors
     if tensors:
         yield from _wrong_storage(context, layers, tensors)
         yield from _missing_kv_scales(context, layers, tensors)
-
-
-def _dead_patterns(context: Context, ignore: Sequence[str], exact: bool) -> Iterator[Finding]:
-    paths = frozenset(_leaf_paths(context)) if ignore else frozenset()
-    dead = [p for p in ignore if not _hits(paths, p, exact)]
-    if dead:
-        shown = ", ".join(repr(p) for p in dead[:3]) + (" ..." if len(dead) > 3 else "")
-        yield Finding(
-            "layer assignment", "warning", "ignore-matches-nothing",
-            f"{len(dead)} of {len(ignore)} ignore entries match no layer: {shown}",
-            "This method compares whole module paths; short names match nothing." if exact
-            else None, "quantization config")
-
-
-def _hits(paths: frozenset[str], pattern: str, exact: bool) -> bool:
-    if exact and not pattern.startswith("re:"):
-        return pattern in paths
-    return any(matches(path, pattern) if exact else pattern in path for path in paths)
-
-
-def _leaf_paths(context: Context) -> Iterator[str]:
-    structure = context.structure
-    for module in structure.modules:
-        for path in {module.path, *(module.leaf_path(leaf.name) for leaf in module.leaves)}:
-            if module.per_layer:
-                yield from (path.replace("*", str(i)) for i in range(structure.num_layers))
-            else:
-                yield path
 
 
 def _wrong_storage(

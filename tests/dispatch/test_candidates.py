@@ -36,6 +36,13 @@ LISTS = {
         "CutlassW4A8LinearKernel", "MacheteLinearKernel", "MarlinLinearKernel",
         "ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel",
         "HummingLinearKernel"],
+    "mxfp8": [
+        "FlashInferCutedslMxfp8LinearKernel", "FlashInferCutlassMxfp8LinearKernel",
+        "MarlinMxfp8LinearKernel", "B12xMxfp8LinearKernel", "EmulationMxfp8LinearKernel",
+        "HummingMxfp8LinearKernel", "FlashInferTrtllmMxfp8LinearKernel"],
+    "mxfp4": [
+        "FlashInferMxFp4LinearKernel", "MarlinMxFp4LinearKernel", "HummingMxFp4LinearKernel",
+        "B12xMxFp4LinearKernel", "EmulationMxfp4LinearKernel"],
 }
 
 FP8 = {"quant.weight_scale": "tensor", "quant.act_scale": "token", "quant.act_static": False}
@@ -49,7 +56,7 @@ INT4 = {
 }
 QUANT: dict[str, dict[str, Any]] = {
     "fp8_w8a8": FP8, "fp8_block_w8a8": BLOCK, "w8a16_fp8": FP8, "int8_w8a8": {},
-    "mixed_precision": INT4}
+    "mixed_precision": INT4, "mxfp8": {}, "mxfp4": {}}
 
 
 def facts(family: str, capability: int, **changes: Any) -> dict[str, Any]:
@@ -101,7 +108,9 @@ def test_only_9_0_promotes_humming(family: str, capability: int) -> None:
 @pytest.mark.parametrize("family, humming, marlin", [
     ("fp8_w8a8", "HummingFP8ScaledMMLinearKernel", "MarlinFP8ScaledMMLinearKernel"),
     ("fp8_block_w8a8", "HummingFP8ScaledMMLinearKernel", "MarlinFP8ScaledMMLinearKernel"),
-    ("mixed_precision", "HummingLinearKernel", "MarlinLinearKernel")])
+    ("mixed_precision", "HummingLinearKernel", "MarlinLinearKernel"),
+    ("mxfp8", "HummingMxfp8LinearKernel", "MarlinMxfp8LinearKernel"),
+    ("mxfp4", "HummingMxFp4LinearKernel", "MarlinMxFp4LinearKernel")])
 def test_9_0_moves_humming_directly_before_marlin(family: str, humming: str, marlin: str) -> None:
     """utils/humming/priority.py:prioritize_humming: every other entry keeps its relative order."""
     selection = select(family, 90)
@@ -140,16 +149,23 @@ def test_9_0_changes_nothing_where_humming_is_first_or_marlin_is_absent(family: 
     ("mixed_precision", 75, "MarlinLinearKernel"),
     ("mixed_precision", 89, "MarlinLinearKernel"),
     ("mixed_precision", 90, "MacheteLinearKernel"),
-    ("mixed_precision", 120, "MarlinLinearKernel")])
+    ("mixed_precision", 120, "MarlinLinearKernel"), ("mxfp8", 89, "MarlinMxfp8LinearKernel"),
+    ("mxfp8", 110, "FlashInferCutlassMxfp8LinearKernel"),
+    ("mxfp8", 120, "FlashInferCutlassMxfp8LinearKernel"), ("mxfp4", 80, "MarlinMxFp4LinearKernel"),
+    ("mxfp4", 90, "HummingMxFp4LinearKernel"), ("mxfp4", 100, "FlashInferMxFp4LinearKernel")])
 def test_the_first_that_passes_is_chosen(family: str, capability: int, kernel: str) -> None:
-    """Rows llama8b/{fp8-dynamic,fp8-block128,ct-fp8-w8a16,ct-w8a8-int8,gptq4-g128}/CAPABILITY of
-    the golden answers."""
+    """Rows llama8b/{fp8-dynamic,fp8-block128,ct-fp8-w8a16,ct-w8a8-int8,gptq4-g128,ct-mxfp8,
+    ct-mxfp4}/CAPABILITY of the golden answers."""
     selection = select(family, capability)
     assert selection.kernel == kernel
     assert selection.error is None
     assert selection.alternatives == ()
     assert selection.chosen is not None
     assert {check.verdict for check in selection.chosen.checks} <= {PASS}
+
+
+def test_the_lists_are_all_those_of_the_table() -> None:
+    assert set(LISTS) == set(TABLE["families"])
 
 
 def test_every_candidate_is_evaluated_and_those_behind_the_choice_are_marked() -> None:
@@ -252,6 +268,17 @@ def test_a_backend_whose_kernels_all_fail_is_an_error(
     assert selection.kernel is None
     assert selection.error == ("Failed to find a kernel that can implement the WNA16 linear layer. "
                                f"Reasons: \n{message}")
+
+
+def test_mxfp4_words_every_kernel() -> None:
+    """Row llama8b/ct-mxfp4a16/70."""
+    assert select("mxfp4", 70).error == (
+        "Failed to find a kernel that can implement the MXFP4 linear layer. Reasons: \n"
+        "FlashInferMxFp4LinearKernel: FlashInfer + >=sm_100 (Blackwell) required\n"
+        "MarlinMxFp4LinearKernel: Marlin FP4 not available\n"
+        "HummingMxFp4LinearKernel: Humming only supported on SM75+\n"
+        "B12xMxFp4LinearKernel: B12X MXFP4 kernels require a Blackwell 12x device\n"
+        "EmulationMxfp4LinearKernel: amd-quark package not available")
 
 
 @pytest.mark.parametrize("family, backend, capability, message", [

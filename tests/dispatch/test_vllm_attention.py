@@ -15,7 +15,7 @@ from asking import LLAMA, ask, message, quantization
 from quantplan import Explanation
 from quantplan.dispatch.trace import Alternative, Layer
 from quantplan.tables.engine_rows import load_engine
-from quantplan.tables.errors import NotKnownError, UsageError
+from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 
 ATTENTION = load_engine("vllm", "0.32.0")["attention"]
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
@@ -271,3 +271,15 @@ def test_query_heads_are_a_multiple_of_kv_heads(kv_heads: int) -> None:
     assert error is not None
     assert (error.type, error.message) == (
         "AssertionError", f"num_heads (32) is not divisible by num_kv_heads ({kv_heads})")
+
+
+@pytest.mark.parametrize("model", [{**LLAMA, "hidden_size": 4000},
+                                   {**LLAMA, "num_attention_heads": 24}])
+def test_sizes_that_no_engine_config_accepts(model: dict[str, Any]) -> None:
+    """transformers' LlamaConfig refuses both before any layer is built: rotary embeddings need an
+    even head size (4000 / 32 = 125), and the heads must divide hidden_size (4096 / 24)."""
+    try:
+        answer = ask(None, model=model)
+    except CheckpointError:
+        return
+    assert answer.trace.outcome == "error"

@@ -303,6 +303,20 @@ def test_a_list_of_another_type_is_refused(quant: str, field: str, value: Any) -
     assert field in str(raised.value)
 
 
+def test_no_list_at_all_is_not_a_null_list() -> None:
+    """compressed_tensors.py: config.get("ignore", []), so null fails at the first layer with a
+    TypeError where a missing field does not."""
+    absent = quantization("ct-fp8-dynamic")
+    del absent["ignore"]
+    assert ask(absent).trace.outcome == "ok"
+    try:
+        answer = ask(quantization("ct-fp8-dynamic", ignore=None))
+    except CheckpointError as error:
+        assert "ignore" in str(error)
+        return
+    assert answer.trace.outcome == "error"
+
+
 @pytest.mark.parametrize("quant", [
     quantization("ct-fp8-dynamic", ignore=["re:("]), scheme("ct-fp8-dynamic", targets=["re:*"]),
     quantization("gptq4-g128", dynamic={"-:(": {}}), quantization("gptq4-g128", dynamic={"+:*": {}})])

@@ -364,3 +364,13 @@ def test_awq_reads_its_old_field_names() -> None:
     """auto_awq.py: get_from_keys(config, ["w_bit", "bits"])."""
     old = {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": True}
     assert ask(old).to_dict()["layers"] == ask("awq4-g64").to_dict()["layers"]
+
+
+def test_awq_without_a_word_on_zero_points_is_not_awq_without_them() -> None:
+    """zero_point null is neither: the engine takes Marlin's path with a null."""
+    try:
+        answer = ask(quantization("awq4-g128", zero_point=None), "8.0")
+    except CheckpointError as error:
+        assert "zero_point" in str(error)
+        return
+    assert "AutoAWQLinearMethod" not in {layer.method for layer in answer.trace.layers}

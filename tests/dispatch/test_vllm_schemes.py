@@ -199,7 +199,7 @@ def test_arguments_that_contradict_each_other(weights: dict[str, Any], words: st
 
 @pytest.mark.parametrize("weights", [
     {"block_structure": [128, 128]}, {"strategy": "block"}, {"num_bits": 16}, {"num_bits": 0},
-    {"observer": False}, {"observer_kwargs": 1}, {"group_size": -2}, {"strategy": "nope"},
+    {"observer": False}, {"observer_kwargs": 1}, {"observer_kwargs": None}, {"group_size": -2}, {"strategy": "nope"},
     {"num_bits": 8.0}, {"symmetric": "yes"}, {"dynamic": "sometimes"}, {"foo": 1},
     {"block_structure": [0, 0], "strategy": "block"},
     {"block_structure": [-128, 128], "strategy": "block"},

@@ -260,6 +260,7 @@ def test_every_mode_of_the_kernels_has_words() -> None:
     named = {layer["mode"] for row in golden_rows().values() for layer in row["expect"]["layers"]
              if layer.get("mode")}
     assert named - set(modes()) == set()
-    fixed = {row["mode"] for row in load_engine("vllm")["kernels"].values()
-             if "mode" in row and "{" not in row["mode"]}
+    rows = load_engine("vllm")["kernels"].values()
+    fixed = {case["mode"] for row in rows for case in (row, *row.get("mode_when", ()))
+             if "mode" in case and "{" not in case["mode"]}
     assert fixed - set(modes()) == set()
