@@ -109,11 +109,22 @@ def model_sizes(config: Mapping[str, Any], family: Mapping[str, Any]) -> dict[st
     heads = sizes["num_attention_heads"]
     sizes["num_key_value_heads"] = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") if family["head_dim"] == "config_or_derived" else None
-    head_dim = head_dim or family.get("default_head_dim") or sizes["hidden_size"] // heads
+    head_dim = head_dim or family.get("default_head_dim") or _derived_head_dim(sizes)
     sizes["head_dim"] = head_dim
     sizes["q_size"] = heads * head_dim
     sizes["kv_size"] = sizes["num_key_value_heads"] * head_dim
     return sizes
+
+
+def _derived_head_dim(sizes: Mapping[str, int]) -> int:
+    """Return hidden_size / num_attention_heads, which transformers' config classes want whole and
+    rotary embeddings want even."""
+    hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
+    if hidden % (2 * heads):
+        raise CheckpointError("config.json: hidden_size",
+                              wanted=f"a multiple of 2 x num_attention_heads ({heads})",
+                              found=str(hidden))
+    return hidden // heads
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

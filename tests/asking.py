@@ -1,4 +1,4 @@
-"""Questions about Llama-3.1-8B cut to two layers, and the engine's golden answers, for the tests."""
+"""Questions about Llama-3.1-8B cut to two layers, and the engine's golden answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from quantplan.dispatch.trace import Finding
 
 from quantplan import Explanation, explain
 
@@ -113,3 +115,19 @@ def stored(quantized: dict[str, str], *plain: str, layers: int = 2) -> dict[str,
 
 AWQ_PARTS = {"qweight": "I32", "qzeros": "I32", "scales": "F16"}
 FP8_PARTS = {"weight": "F8_E4M3", "weight_scale": "F32"}
+
+
+def found(answer: Explanation, name: str) -> list[Finding]:
+    """Return the findings called NAME."""
+    return [finding for finding in answer.trace.findings if finding.id == name]
+
+
+def only(answer: Explanation, name: str) -> Finding:
+    """Return the one finding called NAME."""
+    (finding,) = found(answer, name)
+    return finding
+
+
+def starts(answer: Explanation) -> str:
+    """Return "yes", "no" or "conditional"."""
+    return str(answer.to_dict()["starts"])

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from asking import LLAMA, quantization
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.formats import as_format

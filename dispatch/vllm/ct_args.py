@@ -104,7 +104,7 @@ def read_args(raw: Any, where: str) -> Args | None:
 
 def _typed(raw: Mapping[str, Any], name: str, kind: Any, default: Any, where: str) -> Any:
     value = raw.get(name)
-    if value is None:
+    if value is None and (name not in raw or name in NULLABLE):
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise CheckpointError(f"quantization_config: {where}: {name}", wanted=WORDS[kind],
@@ -112,6 +112,8 @@ def _typed(raw: Mapping[str, Any], name: str, kind: Any, default: Any, where: st
     return value
 
 
+NULLABLE = ("group_size", "strategy", "block_structure", "actorder", "scale_dtype", "zp_dtype",
+            "observer")
 WORDS = {int: "a whole number", str: "text", bool: "true or false", Mapping: "an object",
          (bool, str): "true, false or text"}
 

@@ -34,7 +34,9 @@ def _sizes(value: Any) -> bool:
 
 KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("bits", "w_bit", "group_size", "q_group_size"), ("a whole number", _whole)),
-    **dict.fromkeys(("zero_point", "sym", "desc_act", "lm_head"), ("true or false", _flag)),
+    **dict.fromkeys(("sym", "desc_act", "lm_head"), ("true or false", _flag)),
+    "zero_point": ("true or false", lambda value: value is not None and _flag(value)),
+    "ignore": ("a list of names", lambda value: isinstance(value, list)),
     **dict.fromkeys(("activation_scheme", "format"), ("text", _text)),
     **dict.fromkeys(("dynamic", "config_groups", "kv_cache_scheme", "sparsity_config"),
                     ("an object", _object)),

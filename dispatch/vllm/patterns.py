@@ -64,7 +64,7 @@ def dynamic_findings(context: Context) -> Iterator[Finding]:
         yield Finding(
             "layer assignment", "warning", "dynamic-rule-matches-nothing",
             f"{len(dead)} of {len(rules)} dynamic rules match no layer: {_shown(dead)}",
-            "Rules are matched with the fused names (qkv_proj, gate_up_proj), from the path's start.",
+            "Rules are matched with fused names (qkv_proj, gate_up_proj), from the path's start.",
             DYNAMIC_SOURCE)
     for rule, name in _takes_all(built, rules, _fits_exactly):
         yield Finding(

@@ -80,7 +80,7 @@ def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, An
     if config is None:
         _refuse_no_config(name, row)
     module = MODULES.get(row["resolves"])
-    return row, module.read(check_kinds(config), context) if module and config else None
+    return row, module.read(check_kinds(config), context) if module and config is not None else None
 
 
 CONFIG_FILES = {

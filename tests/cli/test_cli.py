@@ -17,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, quantization
 from jsonschema import validate
-from quantplan import __version__, budget, explain, reports
-from quantplan.cli import quantplan
 from quantplan.dispatch.bundled import bundled_models
 from quantplan.dispatch.gpu import all_gpus
+
+from quantplan import __version__, budget, explain, reports
+from quantplan.cli import quantplan
 
 SCHEMAS = Path(str(reports.__file__)).parent / "schema"
 
@@ -63,9 +64,9 @@ def test_help_has_the_commands_and_the_exit_codes(flag: str) -> None:
     for name in quantplan.commands:
         assert f"\n  {name} " in result.output
     text = " ".join(result.output.split())
-    assert ("Exit codes: 0 it starts and fits; 1 the engine would refuse, fail or not fit; 2 usage; "
-            "3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our bug."
-            ) in text
+    assert ("Exit codes: 0 it starts and fits; 1 the engine would refuse, fail or not fit; 2 "
+            "usage; 3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our "
+            "bug.") in text
 
 
 def test_no_arguments_are_help_on_several_lines() -> None:

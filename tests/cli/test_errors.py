@@ -1,4 +1,4 @@
-"""The command line on its bad days: one line on stderr, a documented exit code, never a traceback."""
+"""The command line on its bad days: one line on stderr, a documented exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, quantization
-from quantplan import cli
 from quantplan.tables.errors import TableError
+
+from quantplan import cli
 
 Captured = tuple[int, str, str]
 

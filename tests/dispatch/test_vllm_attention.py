@@ -12,10 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, ask, message, quantization
-from quantplan import Explanation
 from quantplan.dispatch.trace import Alternative, Layer
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
+
+from quantplan import Explanation
 
 ATTENTION = load_engine("vllm", "0.32.0")["attention"]
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
@@ -175,9 +176,9 @@ def test_no_backend_lists_every_reason() -> None:
         "attn_type=AttentionType.DECODER, has_sliding_window=False, use_non_causal=False, "
         "use_batch_invariant=False, use_kv_connector=False, use_adaptive_verification=False, "
         "use_pcp=False, use_dcp=False, use_rswa=False). Reasons: {FLASH_ATTN: [head_size not "
-        "supported], FLASHINFER: [head_size not supported], TRITON_ATTN: [head_size not supported], "
-        "FLEX_ATTENTION: [kv_cache_dtype not supported], TURBOQUANT: [kv_cache_dtype not "
-        "supported]}.")
+        "supported], FLASHINFER: [head_size not supported], TRITON_ATTN: [head_size not "
+        "supported], FLEX_ATTENTION: [kv_cache_dtype not supported], TURBOQUANT: [kv_cache_dtype "
+        "not supported]}.")
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "8.9", "11.0", "12.0"])
@@ -189,10 +190,10 @@ def test_per_head_scales_have_no_backend_elsewhere(capability: str) -> None:
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"num_bits": 4}, "Currently supported kv cache quantization is num_bits=8, type=float, however "
-                      "received num_bits=4, type=float"),
-    ({"type": "int"}, "Currently supported kv cache quantization is num_bits=8, type=float, however "
-                      "received num_bits=8, type=int"),
+    ({"num_bits": 4}, "Currently supported kv cache quantization is num_bits=8, type=float, "
+                      "however received num_bits=4, type=float"),
+    ({"type": "int"}, "Currently supported kv cache quantization is num_bits=8, type=float, "
+                      "however received num_bits=8, type=int"),
     ({"strategy": "channel"},
      "Invalid strategy for compressed-tensors KV cache. Expected strategies: "
      "(<QuantizationStrategy.TENSOR: 'tensor'>, <QuantizationStrategy.ATTN_HEAD: 'attn_head'>), "

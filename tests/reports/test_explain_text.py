@@ -11,10 +11,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import FP8_PARTS, LLAMA, QWEN_72B, ask, ask_row, golden_rows, scheme, stored
-from quantplan import Explanation
 from quantplan.reports.explain_text import Shown, explain_text
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.mode_rows import modes
+
+from quantplan import Explanation
 
 LLAMA_8B = {**LLAMA, "num_hidden_layers": 32}
 

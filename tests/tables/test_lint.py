@@ -1,4 +1,4 @@
-"""The laws of an engine table: each is tripped by a bad table, alone, and the real ones keep all."""
+"""The laws of an engine table: each is tripped by a bad table, alone; the real ones keep all."""
 
 from __future__ import annotations
 

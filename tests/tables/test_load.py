@@ -1,4 +1,4 @@
-"""Loading tables: what the strict loader refuses and what it names, and when compiled forms count."""
+"""Loading tables: what the strict loader refuses and names, and when compiled forms count."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_missing_key_of_a_row() -> None:
 
 
 def test_a_wrong_type_deep_in_a_row() -> None:
-    line = refusal("{fact: gpu.capability, min: 100, says", '{fact: gpu.capability, min: "100", says')
+    line = refusal("{fact: gpu.capability, min: 100,", '{fact: gpu.capability, min: "100",')
     assert line == ("tables/engines/vllm/0.32.0.yaml: kernels[FlashInferFP8ScaledMMLinearKernel]: "
                     "supported[1]: min: wrong type; wanted number; found str '100'")
 
@@ -117,8 +117,8 @@ def test_a_duplicate_key_inside_a_row() -> None:
 @pytest.mark.parametrize("source, found", [
     (b"modes: [", "2: not YAML; found did not find expected node content"),
     (b"modes: 1\n---\nmodes: 2\n", "2: not YAML; found but found another document"),
-    (b"a: !!python/object:os.system x\n", "1: not YAML; found could not determine a constructor "
-                                          "for the tag 'tag:yaml.org,2002:python/object:os.system'"),
+    (b"a: !!python/object:os.system x\n", "1: not YAML; found could not determine a "
+     "constructor for the tag 'tag:yaml.org,2002:python/object:os.system'"),
 ])
 def test_what_is_not_plain_yaml(source: bytes, found: str) -> None:
     with pytest.raises(TableError) as raised:
@@ -260,4 +260,4 @@ def test_a_version_without_a_table_names_those_with_one(
     assert raised.value.exit_code == 4
     if engine == "vllm" and len(engine_versions("vllm")) == 1:
         assert str(raised.value) == line
-    assert str(raised.value).startswith(line.split(";")[0])
+    assert str(raised.value).startswith(line.split(";", maxsplit=1)[0])
