@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ BOUNDS: Mapping[str, Bound] = {
     "head_dim": Bound(1, 1 << 16, null=True),
     "vocab_size": Bound(1, 1 << 28),
     "max_position_embeddings": Bound(1, 1 << 31),
+    "sliding_window": Bound(0, 1 << 31, null=True),
     "num_experts": Bound(0, 1 << 20, null=True),
     "num_local_experts": Bound(0, 1 << 20, null=True),
     "n_routed_experts": Bound(0, 1 << 20, null=True),
@@ -53,7 +55,8 @@ BOUNDS: Mapping[str, Bound] = {
     "v_head_dim": Bound(0, 1 << 16, null=True),
 }
 OBJECTS = ("quantization_config", "compression_config")
-STRINGS = ("torch_dtype", "dtype", "model_type")
+STRINGS = ("torch_dtype", "dtype", "model_type", "hidden_act")
+FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 
 
 def read_json(path: str, *, limit_bytes: int = CONFIG_LIMIT_BYTES) -> dict[str, Any]:
@@ -128,7 +131,11 @@ def kind(value: object) -> str:
         return f"an object of {len(value)} fields"
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)} values"
-    text = json.dumps(value) if isinstance(value, (str, int, float, type(None))) else ascii(value)
+    plain = isinstance(value, (str, int, float, type(None)))
+    try:
+        text = json.dumps(value) if plain else ascii(value)
+    except ValueError:  # an integer with more digits than Python prints
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -146,10 +153,9 @@ def _check_level(config: Mapping[str, Any], file: str, prefix: str) -> None:
     for field in STRINGS:
         if not isinstance(config.get(field), (str, type(None))):
             raise _wrong(file, prefix + field, "a string", config[field])
-    if not isinstance(config.get("tie_word_embeddings"), (bool, type(None))):
-        raise _wrong(
-            file, prefix + "tie_word_embeddings", "true or false", config["tie_word_embeddings"]
-        )
+    for field in FLAGS:
+        if not isinstance(config.get(field), (bool, type(None))):
+            raise _wrong(file, prefix + field, "true or false", config[field])
     _check_architectures(config.get("architectures"), file, prefix + "architectures")
 
 
@@ -214,8 +220,8 @@ def _children(node: object) -> list[object]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in fields if names.count(name) > 1)
+        left = Counter(name for name, _ in pairs)
+        twice = next(name for name in fields if left[name] > 1)
         raise _RefusedError(f"the key {kind(twice)} twice")
     return fields
 

@@ -22,7 +22,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 )
 from quantplan.dispatch.config_file import CONFIG, parse_json
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
-from quantplan.dispatch.hub_errors import is_unreachable, not_a_hub, refusal
+from quantplan.dispatch.hub_errors import is_unreachable, not_a_hub, not_understood, refusal
 from quantplan.dispatch.regular_file import read_bytes
 from quantplan.dispatch.safetensors_header import HEADER_LIMIT_BYTES, LENGTH_BYTES, read_header
 from quantplan.dispatch.store import Folder, read_store
@@ -53,7 +53,7 @@ def read_hub(repo_id: str, revision: str | None = None) -> Checkpoint:
         failure = error
     if is_unreachable(failure) and (cached := _read_cached(repo_id, revision)) is not None:
         return cached
-    raise refusal(failure, repo_id, revision) or failure
+    raise refusal(failure, repo_id, revision) or not_understood(failure, repo_id)
 
 
 def _read_online(repo_id: str, revision: str | None) -> Checkpoint:

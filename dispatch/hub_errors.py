@@ -60,6 +60,13 @@ def not_a_hub(repo_id: str) -> CheckpointError:
     return CheckpointError(f"{repo_id}: {_host()} does not answer as a hub", hint=hint)
 
 
+def not_understood(error: BaseException, repo_id: str) -> CheckpointError:
+    """Return the refusal for an answer or a setting that the client itself could not handle."""
+    return CheckpointError(f"{repo_id}: the hub's client failed on {_host()}",
+                           found=type(error).__name__,
+                           hint="Check HF_ENDPOINT, the HF_HUB_ variables and the proxy.")
+
+
 def _not_reached(error: BaseException, where: str) -> CheckpointError | None:
     names = _names(error)
     if "OfflineModeIsEnabled" in names:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.resolve import resolve
+from quantplan.dispatch.time_limit import limited
 from quantplan.dispatch.trace import Trace
+from quantplan.options import backend_name, checked, method_name, parallel_size
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.errors import UsageError
 
@@ -63,17 +65,23 @@ def explain(
     this machine's GPU is asked. Raises QuantplanError subclasses (UsageError, CheckpointError,
     NotKnownError), each with the exit code of the command line.
     """
+    checked(model=model, engine=engine, engine_version=engine_version, gpu=gpu,
+            capability=capability, dtype=dtype, quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype, env=env, libs=libs, linear_backend=linear_backend,
+            moe_backend=moe_backend, tensors=tensors, side_files=side_files, revision=revision,
+            allow_deprecated_quantization=allow_deprecated_quantization, as_format=as_format)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
     deployment = Deployment(
-        tp=_parallel(tp), dtype=dtype or "auto", quantization=_method(quantization),
-        kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=_backend(linear_backend),
+        tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
+        kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=backend_name(linear_backend),
         moe_backend=moe_backend, allow_deprecated_quantization=allow_deprecated_quantization,
         env=dict(env or {}), libs=dict(libs or {}))
     device = open_gpu(gpu, capability)
     table = load_engine(engine, engine_version)
-    return Explanation(checkpoint, device, deployment,
-                       resolve(checkpoint, table, device, deployment))
+    with limited():
+        return Explanation(checkpoint, device, deployment,
+                           resolve(checkpoint, table, device, deployment))
 
 
 def budget(
@@ -101,16 +109,22 @@ def budget(
     """
     from quantplan.planner.deployed import deployed_budget
 
+    checked(model=model, engine=engine, engine_version=engine_version, gpu=gpu,
+            capability=capability, dtype=dtype, quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype, gpu_mem=gpu_mem, tensors=tensors,
+            gpu_memory_utilization=gpu_memory_utilization, side_files=side_files,
+            revision=revision, as_format=as_format)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
     device = None
     if gpu is not None or capability is not None or gpu_mem is None:
         device = open_gpu(gpu, capability)
     deployment = Deployment(
-        tp=_parallel(tp), dtype=dtype or "auto", quantization=_method(quantization),
+        tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
         kv_cache_dtype=kv_cache_dtype or "auto")
-    return deployed_budget(checkpoint, load_engine(engine, engine_version), deployment, device,
-                           gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
+    with limited():
+        return deployed_budget(checkpoint, load_engine(engine, engine_version), deployment, device,
+                               gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
 
 
 def open_model(
@@ -145,21 +159,3 @@ def open_gpu(gpu: str | None, capability: str | int | float | None) -> Gpu:
     from quantplan.dispatch.gpu_probe import probe_gpu
 
     return probe_gpu()
-
-
-def _parallel(tp: int) -> int:
-    if not isinstance(tp, int) or isinstance(tp, bool) or not 1 <= tp <= 1024:
-        raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=repr(tp))
-    return tp
-
-
-def _method(name: str | None) -> str | None:
-    """Return the engine's reading of --quantization: lower case, and nothing for "" and "None"
-    (config/model.py:validate_quantization_before, engine/arg_utils.py:optional_type)."""
-    return None if name in (None, "", "None") else str(name).lower()
-
-
-def _backend(name: str | None) -> str:
-    """Return the engine's spelling of a backend: lower case, underscores
-    (config/kernel.py normalises dashes the same way)."""
-    return (name or "auto").lower().replace("-", "_")

@@ -13,6 +13,7 @@ from quantplan import __version__
 from quantplan.output import clean, say
 from quantplan.tables.errors import QuantplanError, UsageError
 
+LONGEST_ERROR = 1000
 EPILOG = (
     "Exit codes: 0 it starts and fits; 1 the engine would refuse, fail or not fit; 2 usage; "
     "3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our bug."
@@ -165,7 +166,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except click.ClickException as error:
-        _say("usage", UsageError(error.format_message(), hint="See --help."))
+        _say("usage", UsageError(" ".join(error.format_message().split()), hint="See --help."))
         sys.exit(2)
     except QuantplanError as error:
         _say(error.kind, error)
@@ -176,7 +177,9 @@ def main() -> None:
 
 
 def _say(kind: str, error: QuantplanError) -> None:
-    click.echo(f"error: {kind}: {clean(str(error))}", err=True)
+    text = str(error)
+    text = text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}..."
+    click.echo(f"error: {kind}: {clean(text)}", err=True)
 
 
 def _bug(error: Exception) -> None:

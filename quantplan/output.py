@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from quantplan.tables.errors import UsageError
+
 
 def say(text: str) -> None:
     """Print `text`, control characters of names and configs escaped. A reader that left early
@@ -13,8 +15,10 @@ def say(text: str) -> None:
     try:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise UsageError("the output cannot be written", found=error.strerror) from None
 
 
 def clean(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Gpu
-from quantplan.tables.errors import UsageError
+from quantplan.tables.errors import CheckpointError, UsageError
 
 NAMES = {"half": "float16", "float16": "float16", "float": "float32", "float32": "float32",
          "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -22,6 +22,9 @@ def resolve_dtype(config: Mapping[str, Any], gpu: Gpu, requested: str) -> str:
             raise UsageError(f"--dtype {requested}", wanted="auto, " + ", ".join(NAMES))
         return NAMES[requested]
     own = str(config.get("dtype") or config.get("torch_dtype") or "float32").replace("torch.", "")
-    own = NAMES.get(own, "float32")
+    if own not in NAMES:
+        raise CheckpointError("config.json: torch_dtype",
+                              wanted="one of bfloat16, float16, float32", found=own[:60])
+    own = NAMES[own]
     preferred = "bfloat16" if gpu.capability >= 80 else "float16"
     return preferred if own == "float32" or (own == "bfloat16" and gpu.capability < 80) else own

@@ -3,7 +3,7 @@ utils/gptq_utils.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
@@ -34,7 +34,7 @@ class GptqFields(NamedTuple):
     sym: bool
     lm_head: bool
     dynamic: Mapping[str, Any]
-    quantized: tuple[str, ...]
+    quantized: frozenset[str]
 
 
 def read(config: Config, context: Context) -> GptqFields:
@@ -46,7 +46,8 @@ def read(config: Config, context: Context) -> GptqFields:
     _weight_type(bits, sym, "config fields", None)
     quantized = names(config, "modules_in_block_to_quantize", nested=True) or quantized_modules(
         context.checkpoint)
-    return GptqFields(bits, group, sym, bool(config.get("lm_head")), dynamic, tuple(quantized))
+    return GptqFields(bits, group, sym, bool(config.get("lm_head")), dynamic,
+                      frozenset(quantized))
 
 
 def check_desc_act(desc_act: Any, group: Any, dynamic: Mapping[str, Any]) -> None:
@@ -115,15 +116,19 @@ def _dynamic_rule(dynamic: Mapping[str, Any], path: str) -> Mapping[str, Any] | 
     return {}
 
 
-def _is_quantized(path: str, quantized: Sequence[str], context: Context) -> bool:
+def _is_quantized(path: str, quantized: Collection[str], context: Context) -> bool:
     if not quantized:
         return True
     name = path.rsplit(".", 1)[-1]
     leaves = context.structure.packed.get(name)
     if leaves is None:
-        return any(module in path for module in quantized)
-    verdicts = [any(module in path.replace(name, leaf) for module in quantized)
-                for leaf in leaves]
+        return _holds(path, quantized)
+    verdicts = [_holds(path.replace(name, leaf), quantized) for leaf in leaves]
     if any(verdicts) and not all(verdicts):
         raise partly_quantized(path, QUANTIZED_SOURCE)
     return all(verdicts)
+
+
+def _holds(path: str, quantized: Collection[str]) -> bool:
+    """Return whether one of the listed modules is `path` or a part of it."""
+    return path in quantized or any(module in path for module in quantized)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -91,11 +92,20 @@ def matches(value: str, target: str, contains: bool = False) -> bool:
 
 def search(pattern: str, value: str) -> bool:
     """Return whether `pattern` matches at the start of `value`; CheckpointError if no regex."""
+    return _compiled(pattern).match(value) is not None
+
+
+@lru_cache(maxsize=1 << 16)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return an expression compiled once: Python's own cache holds fewer than a config may have."""
     try:
-        return re.match(pattern, value) is not None
-    except re.error as error:
-        raise CheckpointError(f"pattern {pattern!r} in the quantization config",
-                              wanted="a regular expression", found=str(error)) from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
+        raise CheckpointError(f"pattern {shown!r} in the quantization config",
+                              wanted="a regular expression", found=str(error)[:80]) from None
 
 
 def find_target(path: str, module: str, targets: Sequence[str], packed: Packed) -> str | None:

@@ -1,5 +1,5 @@
-"""What vLLM 0.32.0 asks before it builds a layer, in its order: the config's fields, the capability,
-the activation dtype, the heads."""
+"""What vLLM 0.32.0 asks before it builds a layer, in its order: the heads, the config's fields, the
+capability, the activation dtype."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from quantplan import Explanation
 
 PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 QKV = "model.layers.0.self_attn.qkv_proj"
-GATE_UP = "model.layers.0.mlp.gate_up_proj"
 DOWN = "model.layers.0.mlp.down_proj"
 LAYER_0 = "model.layers.0.self_attn."
 

@@ -1,0 +1,100 @@
+"""The options of the API as they may be given; a wrong type is refused before anything is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quantplan.tables.errors import UsageError
+
+Options = Mapping[str, Any]
+
+
+def checked(**options: Any) -> None:
+    """Raise UsageError for the first option whose value is of a type it cannot have."""
+    for name, value in options.items():
+        wanted, fits = KINDS[name]
+        if not fits(value):
+            raise UsageError(f"{name}", wanted=wanted, found=told(value))
+
+
+def told(value: Any) -> str:
+    """Return a value in a few characters, whatever it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with more digits than Python prints
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def parallel_size(tp: int) -> int:
+    """Return the tensor parallel size; raise UsageError outside 1 to 1024."""
+    if type(tp) is not int or not 1 <= tp <= 1024:
+        raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=told(tp))
+    return tp
+
+
+def method_name(name: str | None) -> str | None:
+    """Return the engine's reading of --quantization: lower case, and nothing for "" and "None"
+    (config/model.py:validate_quantization_before, engine/arg_utils.py:optional_type)."""
+    return None if name in (None, "", "None") else name.lower()
+
+
+def backend_name(name: str | None) -> str:
+    """Return the engine's spelling of a backend: lower case, underscores (config/kernel.py
+    normalises dashes the same way)."""
+    return (name or "auto").lower().replace("-", "_")
+
+
+def _text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _size(value: Any) -> bool:
+    return value is None or isinstance(value, str) or type(value) is int
+
+
+def _capability(value: Any) -> bool:
+    return isinstance(value, str) or _number(value)
+
+
+def _texts(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(
+        isinstance(key, str) and isinstance(item, str) for key, item in value.items()))
+
+
+def _states(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(
+        isinstance(key, str) and (item is None or isinstance(item, bool))
+        for key, item in value.items()))
+
+
+def _named(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping)
+                             and all(isinstance(key, str) for key in value))
+
+
+def _model(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike, Mapping))
+
+
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "model": ("a folder, a config.json, a hub id, a bundled name or a parsed config", _model),
+    **dict.fromkeys(("gpu", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
+                     "moe_backend", "revision", "as_format", "engine_version"), ("text", _text)),
+    "engine": ("text", lambda value: isinstance(value, str)),
+    "capability": ("a number or text such as 8.9", _capability),
+    "gpu_mem": ("text such as 24GiB, or bytes", _size),
+    "gpu_memory_utilization": ("a number", _number),
+    "env": ("a mapping of text to text", _texts),
+    "libs": ("a mapping of text to true, false or None", _states),
+    "tensors": ("a mapping of names", _named),
+    "side_files": ("a mapping of file names", _named),
+    "allow_deprecated_quantization": ("true or false", lambda value: isinstance(value, bool)),
+}
+"""Option -> what its value must be, in words and as a test."""
