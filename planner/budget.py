@@ -38,6 +38,19 @@ class WhatIf(NamedTuple):
     problem: str | None = None
 
 
+class EngineRefusal(NamedTuple):
+    """Why the engine does not start with this deployment, whatever fits."""
+
+    engine: str
+    stage: str
+    message: str
+    hint: str | None
+
+    def line(self) -> str:
+        """Return it in one line."""
+        return f"{self.engine} does not start ({self.stage}): {' '.join(self.message.split())}"
+
+
 @dataclass(frozen=True)
 class Budget:
     """The memory of one GPU of a deployment; every bytes figure is per tensor-parallel rank.
@@ -59,6 +72,7 @@ class Budget:
     kv_per_token: BudgetLine
     what_if: tuple[WhatIf, ...]
     notes: tuple[Note, ...]
+    refusal: EngineRefusal | None = None
 
     @property
     def total_parameters(self) -> int:
@@ -107,6 +121,7 @@ class Budget:
                          "block_tokens": BLOCK_TOKENS, "tokens_in_blocks": self.kv_block_tokens},
             "left_bytes": self.left_bytes,
             "fits": self.fits,
+            "refusal": self.refusal._asdict() if self.refusal else None,
             "missing_bytes": self.missing_bytes,
             "not_subtracted": list(NOT_SUBTRACTED),
             "what_if": [row._asdict() for row in self.what_if],

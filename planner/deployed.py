@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, Note
 from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.resolve import resolve
+from quantplan.dispatch.trace import Trace
+from quantplan.dispatch.vllm.attention import check_kv_flag
 from quantplan.dispatch.vllm.dtype import resolve_dtype
 from quantplan.dispatch.vllm.names import quantization_config
-from quantplan.planner.budget import Budget, make_budget
+from quantplan.planner.budget import Budget, EngineRefusal, make_budget
 from quantplan.planner.sizes import parse_size
-from quantplan.tables.errors import UsageError
+from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
 
 ASSUMED_CAPABILITY = 90
 """Stands for the GPU when only its memory is given; decides bfloat16 and nothing else here."""
@@ -21,26 +25,75 @@ ONLINE_FORMATS = {"fp8": "fp8-dynamic", "fp8_per_tensor": "fp8-dynamic",
 """--quantization of a 16-bit checkpoint -> the format whose parameters weigh the same."""
 
 
+GPU_INDEPENDENT = ("method name", "config fields", "shapes under TP", "weight loading")
+"""Stages whose refusal holds on every GPU."""
+
+
 def deployed_budget(
     checkpoint: Checkpoint, table: Mapping[str, Any], deployment: Deployment, gpu: Gpu | None,
     *, gpu_mem: str | int | None, utilization: float | None,
 ) -> Budget:
-    """Return the budget of `checkpoint` under `deployment`.
+    """Return the budget of `checkpoint` under `deployment`, with the engine's refusal if it has
+    one there.
 
-    Raises UsageError when no memory is known or --quantization cannot be weighed, and what
-    make_budget raises.
+    Raises UsageError when no memory is known, EngineRefusalError when the engine refuses what
+    cannot be weighed either, and what make_budget and resolve raise.
     """
+    check_kv_flag(table, deployment.kv_cache_dtype)
     memory_bytes, source, kind = _memory(gpu, gpu_mem)
     device = gpu or Gpu("the GPU", ASSUMED_CAPABILITY)
-    checkpoint = _online(checkpoint, deployment.quantization)
-    return make_budget(
-        checkpoint, model_structure(checkpoint), memory_bytes=memory_bytes, memory_source=source,
-        memory_kind=kind, tp=deployment.tp,
-        utilization=table["defaults"]["gpu_memory_utilization"] if utilization is None
-        else utilization,
-        dtype=resolve_dtype(checkpoint.text_config, device, deployment.dtype),
-        kv_cache_dtype=deployment.kv_cache_dtype,
-        quantized=_quantized(checkpoint, table, device, deployment))
+    trace, gap = _trace(checkpoint, table, device, deployment)
+    refusal = _refusal(trace, gpu)
+    weighed = _online(checkpoint, table, deployment.quantization)
+    try:
+        found = make_budget(
+            weighed, model_structure(weighed), memory_bytes=memory_bytes, memory_source=source,
+            memory_kind=kind, tp=deployment.tp,
+            utilization=table["defaults"]["gpu_memory_utilization"] if utilization is None
+            else utilization,
+            dtype=resolve_dtype(checkpoint.text_config, device, deployment.dtype),
+            kv_cache_dtype=deployment.kv_cache_dtype, quantized=_quantized(weighed, trace))
+    except UsageError:
+        if refusal:
+            raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
+        raise
+    return replace(found, refusal=refusal,
+                   notes=(*found.notes, *gap, *_context(found, checkpoint.text_config)))
+
+
+def _trace(
+    checkpoint: Checkpoint, table: Mapping[str, Any], gpu: Gpu, deployment: Deployment
+) -> tuple[Trace | None, tuple[Note, ...]]:
+    """Return the engine's own answer, or a note of what the tables lack for it."""
+    try:
+        return resolve(checkpoint, table, gpu, deployment), ()
+    except NotKnownError as error:
+        return None, (Note("engine-not-known", "whether the engine starts is not known: "
+                           f"{error.what}", error.hint),)
+
+
+def _refusal(trace: Trace | None, gpu: Gpu | None) -> EngineRefusal | None:
+    """Return why the engine does not start, where that holds for the GPU asked about."""
+    if trace is None:
+        return None
+    engine, error = f"{trace.engine} {trace.version}", trace.error
+    found = [EngineRefusal(engine, error.stage, error.message or error.type, error.hint)
+             ] if error else []
+    found += [EngineRefusal(engine, f.stage, f.message, f.hint)
+              for f in trace.findings if f.severity == "error"]
+    return next((r for r in found if gpu is not None or r.stage in GPU_INDEPENDENT), None)
+
+
+def _context(found: Budget, config: Mapping[str, Any]) -> Iterator[Note]:
+    """Say when one request of the model's full length does not fit: the engine refuses that
+    (vllm v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory)."""
+    longest = config.get("max_position_embeddings")
+    windowed = any(note.id == "sliding-window-not-modelled" for note in found.notes)
+    if found.fits and not windowed and isinstance(longest, int) and found.kv_tokens < longest:
+        yield Note("context-does-not-fit",
+                   f"one request of the model's full {longest:,} tokens does not fit; the engine "
+                   "does not start with that --max-model-len, its default",
+                   f"Pass --max-model-len {found.kv_block_tokens} or less.")
 
 
 def _memory(gpu: Gpu | None, gpu_mem: str | int | None) -> tuple[int, str, str]:
@@ -54,29 +107,27 @@ def _memory(gpu: Gpu | None, gpu_mem: str | int | None) -> tuple[int, str, str]:
     return gpu.memory_bytes, source, "measured" if driver else "spec"
 
 
-def _online(checkpoint: Checkpoint, requested: str | None) -> Checkpoint:
+def _online(
+    checkpoint: Checkpoint, table: Mapping[str, Any], requested: str | None
+) -> Checkpoint:
+    """Return the checkpoint as --quantization leaves it in memory."""
+    online = {name: row for name, row in table["online_methods"].items() if row["linear"] != "none"}
     own, _ = quantization_config(checkpoint)
-    if requested is None or own is not None:
+    if requested is None or own is not None or requested not in online:
         return checkpoint
     if requested not in ONLINE_FORMATS:
-        raise UsageError(f"--quantization {requested} cannot be weighed",
-                         wanted="one of " + ", ".join(ONLINE_FORMATS),
-                         hint="`quantplan explain` says what the engine does with it.")
+        raise NotKnownError(f"the weight bytes of --quantization {requested}",
+                            wanted="one of " + ", ".join(ONLINE_FORMATS),
+                            hint="`quantplan explain` says what the engine does with it.")
     from quantplan.dispatch.formats import as_format
 
     return as_format(checkpoint, ONLINE_FORMATS[requested])
 
 
-def _quantized(
-    checkpoint: Checkpoint, table: Mapping[str, Any], gpu: Gpu, deployment: Deployment
-) -> Callable[[str, int], bool] | None:
+def _quantized(checkpoint: Checkpoint, trace: Trace | None) -> Callable[[str, int], bool] | None:
     """Return which layers the engine quantizes, from its own skip rules, when no header says."""
-    if checkpoint.tensors is not None or quantization_config(checkpoint)[0] is None:
-        return None
-    from quantplan.dispatch.resolve import resolve
-
-    trace = resolve(checkpoint, table, gpu, deployment)
-    if trace.error:
+    named = checkpoint.tensors is not None or quantization_config(checkpoint)[0] is None
+    if named or trace is None or trace.error:
         return None
     plain = {layer.path for layer in trace.layers if (layer.method or "").startswith("Unq")}
     return lambda path, index: path.replace("*", str(index)) not in plain

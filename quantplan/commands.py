@@ -35,7 +35,8 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
 
 
 def run_budget(options: Mapping[str, Any]) -> int:
-    """Print the memory budget; return 0 when the weights and a block of KV cache fit, else 1."""
+    """Print the memory budget; return 0 when the weights and a block of KV cache fit and nothing
+    known keeps the engine from starting, else 1."""
     from quantplan.api import budget
     from quantplan.reports.budget_text import budget_text
 
@@ -47,7 +48,7 @@ def run_budget(options: Mapping[str, Any]) -> int:
         _print_json(found.to_dict())
     else:
         say(budget_text(found))
-    return 0 if found.fits else 1
+    return 0 if found.fits and not found.refusal else 1
 
 
 def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:

@@ -16,13 +16,16 @@ def budget_text(budget: Budget) -> str:
 
 
 def _sections(budget: Budget) -> Iterator[str]:
+    if budget.refusal:
+        hint = f"\n  next: {budget.refusal.hint}" if budget.refusal.hint else ""
+        yield f"{budget.refusal.line()}{hint}"
     yield _verdict(budget)
     yield _weights(budget)
     yield _memory(budget)
     if budget.what_if:
         yield _what_if(budget)
     if budget.notes:
-        yield "\n".join(f"note: {note.message}" + (f" {note.hint}" if note.hint else "")
+        yield "\n".join(f"note: {note.message}." + (f" {note.hint}" if note.hint else "")
                         for note in budget.notes)
     yield (f"Not yet subtracted: {', '.join(NOT_SUBTRACTED)}.\n"
            "The engine therefore starts with fewer tokens than these.")

@@ -39,6 +39,13 @@ class UsageError(QuantplanError):
     kind = "usage"
 
 
+class EngineRefusalError(QuantplanError):
+    """The engine itself would refuse the question; its words are `what`."""
+
+    exit_code = 1
+    kind = "refused"
+
+
 class CheckpointError(QuantplanError):
     """The checkpoint is missing, unreadable or contradicts itself."""
 

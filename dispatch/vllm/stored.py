@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantplan.dispatch.facts import Tensor
+from quantplan.dispatch.families import Leaf
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
 
 PLAIN = ("BF16", "F16", "F32")
+UNPACKED = (*PLAIN, "F8_E4M3", "I8")
+CONSOLIDATED = re.compile(r"(^|\.)layers\.\d+\.attention\.w[qkvo]\.")
+"""Mistral's own names (consolidated*.safetensors), which the engine maps to its modules."""
 QUANTIZED_PARTS = ("weight", "qweight", "weight_packed")
 SOURCE = "safetensors headers"
 
@@ -17,8 +22,10 @@ SOURCE = "safetensors headers"
 def stored_findings(context: Context, layers: Sequence[Layer]) -> Iterator[Finding]:
     """Yield what the headers contradict; nothing when no header could be read."""
     tensors = context.checkpoint.tensors
-    if tensors:
+    if tensors is not None:
         yield from _wrong_storage(context, layers, tensors)
+        yield from _wrong_shapes(context, layers, tensors)
+        yield from _missing_layers(context, layers, tensors)
         yield from _missing_kv_scales(context, layers, tensors)
 
 
@@ -70,6 +77,49 @@ def _leaf(path: str, tensors: Mapping[str, Tensor]) -> str | None:
     if tensor is None:
         return None
     return "plain" if tensor.dtype in PLAIN else "quantized"
+
+
+def _wrong_shapes(
+    context: Context, layers: Sequence[Layer], tensors: Mapping[str, Tensor]
+) -> Iterator[Finding]:
+    """Unpacked weights are N x K; the loader asserts that each fits its parameter."""
+    for path, leaf in _leaves(context, layers):
+        tensor = tensors.get(f"{path}.weight")
+        if tensor is None or tensor.shape is None or tensor.dtype not in UNPACKED:
+            continue
+        if tensor.shape != (leaf.n, leaf.k):
+            yield Finding("weight loading", "error", "stored-shape",
+                          f"{path}.weight is stored as {' x '.join(map(str, tensor.shape))}, but "
+                          f"config.json makes it {leaf.n} x {leaf.k}",
+                          "config.json and the weight files are of two models.", SOURCE)
+            return
+
+
+def _missing_layers(
+    context: Context, layers: Sequence[Layer], tensors: Mapping[str, Tensor]
+) -> Iterator[Finding]:
+    if any(CONSOLIDATED.search(name) for name in tensors):
+        return
+    paths = [path for path, _ in _leaves(context, layers)]
+    modules = {name.rpartition(".")[0] for name in tensors}
+    missing = [path for path in paths if path not in modules]
+    if missing:
+        all_of = "no" if len(missing) == len(paths) else f"{len(paths) - len(missing)}"
+        yield Finding("weight loading", "error", "layers-not-stored",
+                      f"{all_of} of {len(paths)} modules of this model have a tensor in the weight "
+                      f"files; missing: {missing[0]}" + (" ..." if len(missing) > 1 else ""),
+                      "Fetch every weight file; check num_hidden_layers.", SOURCE)
+
+
+def _leaves(context: Context, layers: Sequence[Layer]) -> Iterator[tuple[str, Leaf]]:
+    """Yield the checkpoint path and the sizes of every leaf with weights that the engine loads."""
+    modules = {m.path.rsplit(".", 1)[-1]: m for m in context.structure.modules}
+    for layer in layers:
+        name = layer.path.rsplit(".", 1)[-1]
+        if layer.module == "Attention" or (name == "lm_head" and context.structure.tied):
+            continue
+        prefix = layer.path[: -len(name)]
+        yield from ((f"{prefix}{leaf.name}", leaf) for leaf in modules[name].leaves)
 
 
 def _missing_kv_scales(
