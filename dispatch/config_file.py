@@ -41,6 +41,7 @@ BOUNDS: Mapping[str, Bound] = {
     "head_dim": Bound(1, 1 << 16, null=True),
     "vocab_size": Bound(1, 1 << 28),
     "max_position_embeddings": Bound(1, 1 << 31),
+    "max_window_layers": Bound(0, 10_000, null=True),
     "sliding_window": Bound(0, 1 << 31, null=True),
     "num_experts": Bound(0, 1 << 20, null=True),
     "num_local_experts": Bound(0, 1 << 20, null=True),
@@ -56,7 +57,8 @@ BOUNDS: Mapping[str, Bound] = {
 }
 OBJECTS = ("quantization_config", "compression_config")
 STRINGS = ("torch_dtype", "dtype", "model_type", "hidden_act")
-FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
+FLAGS = ("qkv_bias", "is_causal", "tie_word_embeddings", "attention_bias", "mlp_bias",
+         "use_sliding_window")
 
 
 def read_json(path: str, *, limit_bytes: int = CONFIG_LIMIT_BYTES) -> dict[str, Any]:

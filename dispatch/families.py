@@ -52,6 +52,8 @@ class Structure(NamedTuple):
     accepted_acts: tuple[str, ...]
     source: str
     sliding_window: int | None = None
+    layer_types: tuple[str, ...] | None = None
+    max_window_layers: int | None = None
 
 
 def model_structure(checkpoint: Checkpoint) -> Structure:
@@ -64,6 +66,11 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     architecture = _architecture(config)
     family = families_by_architecture()[architecture]
     sizes = model_sizes(config, family)
+    if config.get("is_causal") is False:
+        raise NotKnownError("a model with is_causal false",
+                            hint="Encoder-only attention is not in this version's table yet.")
+    window = _window(config, family)
+    types = _layer_types(config, family, sizes["num_hidden_layers"])
     modules = tuple(_module(row, sizes, config, family) for row in family["modules"])
     packed = {m.path.split(".")[-1]: tuple(leaf.name for leaf in m.leaves)
               for m in modules if len(m.leaves) > 1}
@@ -71,18 +78,37 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
         architecture, family["id"], str(config.get("model_type", "")),
         sizes["num_hidden_layers"], sizes, bool(config.get("tie_word_embeddings", False)),
         modules, packed, str(config.get("hidden_act", "silu")), tuple(family["hidden_act"]),
-        family["source"], _sliding_window(config, family),
+        family["source"], window if types is None or set(types) == {"sliding_attention"} else None,
+        types, config.get("max_window_layers", family.get("max_window_layers")),
     )
 
 
-def _sliding_window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
-    """Return the attention window in tokens where the model has one, else None."""
+def _window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
+    """Return the config's window in tokens where it applies, else None."""
     flag = family.get("window_flag")
     if flag and not config.get(flag, False):
         return None
     default = family.get("default_windows", {}).get(str(config.get("model_type")))
-    window = config.get("sliding_window", default)
-    return window if isinstance(window, int) and not isinstance(window, bool) else None
+    found: int | None = config.get("sliding_window", default)
+    return found or None
+
+
+def _layer_types(
+    config: Mapping[str, Any], family: Mapping[str, Any], layers: int
+) -> tuple[str, ...] | None:
+    """Return the attention type of every layer, None where the config class has no such field."""
+    given = config.get("layer_types")
+    if given is not None:
+        if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+            raise CheckpointError("config.json: layer_types", wanted="a list of names",
+                                  found=repr(given)[:60])
+        return tuple(given)
+    if "max_window_layers" not in family:
+        return None
+    first, window = config.get("max_window_layers", family["max_window_layers"]), _window(
+        config, family)
+    return tuple("sliding_attention" if window and index >= first else "full_attention"
+                 for index in range(layers))
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -143,5 +169,7 @@ def _module(
         Leaf(leaf["name"], sizes[leaf["n"]], sizes[leaf["k"]] if "k" in leaf else None)
         for leaf in row["leaves"])
     rule = family["biases"][row["bias"]] if "bias" in row else ()
-    bias = any(field == "always" or bool(config.get(field)) for field in rule)
+    alone = family.get("bias_fields", {}).get(row.get("bias"))
+    bias = bool(config[alone]) if alone in config else any(
+        field == "always" or bool(config.get(field)) for field in rule)
     return Module(row["path"], row["module"], row["split"], bias, leaves)

@@ -51,7 +51,7 @@ def deployed_budget(
             memory_kind=kind, tp=deployment.tp,
             utilization=table["defaults"]["gpu_memory_utilization"] if utilization is None
             else utilization,
-            dtype=resolve_dtype(checkpoint.text_config, device, deployment.dtype),
+            dtype=resolve_dtype(checkpoint, device, deployment.dtype),
             kv_cache_dtype=deployment.kv_cache_dtype, quantized=_quantized(weighed, trace))
     except UsageError:
         if refusal:

@@ -49,7 +49,13 @@ FAMILY: Row = {
                              "not say", required=False, of=Field("int", "tokens")),
     "window_flag": Field("text", "config field without which sliding_window is not used",
                          required=False),
+    "max_window_layers": Field("int", "default of the config field of that name: the first layer "
+                               "with a window; absent where every layer has it", required=False),
+    "bias_fields": Field("map", "bias rule -> config field that decides it alone when present",
+                         required=False, of=Field("text", "a field")),
     "source": Field("text", "engine version, file and class"),
+    "defaults_source": Field("text", "where the defaults are from: the config class",
+                             required=False),
 }
 
 FAMILY_DOCUMENT: Row = {

@@ -76,9 +76,10 @@ def _flash_fp8_kv(context: Context, dtype: str) -> bool:
     head, family = context.structure.sizes["head_dim"], context.facts["gpu.family"]
     if dtype == "fp8_e5m2":
         return False
+    exact = context.facts["env.VLLM_BATCH_INVARIANT"]
     if family == 100:
-        return (head <= 128 or head == 256) and not context.facts["env.VLLM_BATCH_INVARIANT"]
-    return family == 90 and (head <= 256 or head == 512)
+        return head <= 128 and not exact
+    return family == 90 and (head <= 256 or (head == 512 and not exact))
 
 
 def _select(context: Context, facts: Mapping[str, Any]) -> Selection:
@@ -105,7 +106,7 @@ def _reason(checks: tuple[Check, ...]) -> str | None:
     """Return all reasons as the engine lists them; a failed import leaves nothing else to ask."""
     failed = [check for check in checks if check.verdict != PASS]
     imports = [check for check in failed if check.fact.startswith("lib.")]
-    return ", ".join(_says(check) for check in imports or failed) or None
+    return ", ".join(dict.fromkeys(_says(check) for check in imports or failed)) or None
 
 
 def _check_heads(context: Context, site: Site) -> None:

@@ -35,7 +35,7 @@ def scheme_of(group: Group, capability: int, fp8_min: int, path: str) -> str:
         if fits(group, capability):
             return _checked(name, group, path)
     if group.format in ACTIVATION_FORMATS:
-        found = _activation_scheme(group, capability >= fp8_min)
+        found = _activation_scheme(group, capability >= fp8_min, path)
         if found:
             return found
     weight_quant, input_quant, output_quant = group.weights, group.inputs, group.outputs
@@ -125,14 +125,16 @@ RULES: tuple[tuple[Callable[[Group, int], bool], str], ...] = (
 """The rules in front of the activation formats, in the engine's order."""
 
 
-def _activation_scheme(group: Group, fp8_ok: bool) -> str | None:
+def _activation_scheme(group: Group, fp8_ok: bool, path: str) -> str | None:
     weights, inputs = group.weights, group.inputs
     if _is_fp8_w8a8(weights, inputs):
         return "CompressedTensorsW8A8Fp8" if fp8_ok else "CompressedTensorsW8A16Fp8"
     if _is_fp8_weight(weights):
         return "CompressedTensorsW8A16Fp8"
     if inputs is None:
-        return None
+        raise refuse("layer assignment", "AttributeError",
+                     "'NoneType' object has no attribute 'num_bits'", path,
+                     f"{SOURCE}._is_static_tensor_w8a8")
     if _is_static_w8a8(weights, inputs) or _is_dynamic_w8a8(weights, inputs):
         return "CompressedTensorsW8A8Int8"
     return "CompressedTensorsW4A8Int" if _is_dynamic_w4a8(weights, inputs) else None

@@ -3,28 +3,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from quantplan.dispatch.facts import Gpu
-from quantplan.tables.errors import CheckpointError, UsageError
+from quantplan.dispatch.facts import Checkpoint, Gpu
+from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 
 NAMES = {"half": "float16", "float16": "float16", "float": "float32", "float32": "float32",
          "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 """config/model.py:_STR_DTYPE_TO_TORCH_DTYPE, plus the usual short forms."""
 
 
-def resolve_dtype(config: Mapping[str, Any], gpu: Gpu, requested: str) -> str:
-    """Return float16, bfloat16 or float32. auto: the config's dtype; float32 models are computed
-    in 16 bits; bfloat16 below 8.0 becomes float16."""
+def resolve_dtype(checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:
+    """Return float16, bfloat16 or float32. auto: the config's dtype, else the headers'; float32
+    models are computed in 16 bits; bfloat16 below 8.0 becomes float16."""
     if requested != "auto":
         if requested not in NAMES:
             raise UsageError(f"--dtype {requested}", wanted="auto, " + ", ".join(NAMES))
         return NAMES[requested]
-    own = str(config.get("dtype") or config.get("torch_dtype") or "float32").replace("torch.", "")
-    if own not in NAMES:
-        raise CheckpointError("config.json: torch_dtype",
-                              wanted="one of bfloat16, float16, float32", found=own[:60])
-    own = NAMES[own]
+    own = own_dtype(checkpoint)
     preferred = "bfloat16" if gpu.capability >= 80 else "float16"
     return preferred if own == "float32" or (own == "bfloat16" and gpu.capability < 80) else own
+
+
+def own_dtype(checkpoint: Checkpoint) -> str:
+    """Return the dtype that the config gives, or that its tensors can all be cast to without loss
+    (transformers_utils/model_arch_config_convertor.py:get_torch_dtype)."""
+    config = checkpoint.text_config
+    own = config.get("dtype") or config.get("torch_dtype")
+    if own is None:
+        return _stored_dtype(checkpoint)
+    name = str(own).replace("torch.", "")
+    if name not in NAMES:
+        raise CheckpointError("config.json: torch_dtype",
+                              wanted="one of bfloat16, float16, float32", found=name[:60])
+    return NAMES[name]
+
+
+def _stored_dtype(checkpoint: Checkpoint) -> str:
+    stored = {tensor.dtype for tensor in (checkpoint.tensors or {}).values()}
+    if "F32" in stored or not stored:
+        return "float32"
+    if {"F16", "BF16"} <= stored or not stored & {"F16", "BF16"}:
+        raise NotKnownError("the dtype of a config without torch_dtype, from tensors of "
+                            + ", ".join(sorted(stored)), hint="Pass --dtype.")
+    return "float16" if "F16" in stored else "bfloat16"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
+from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.dispatch.vllm.names import quantization_config
 
 Layers = tuple[Layer, ...]
@@ -109,6 +110,29 @@ def _parts(context: Context, layer: Layer) -> tuple[int, ...]:
     return shard(module, context.structure, context.deployment.tp).parts
 
 
+def humming_float32(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Humming accepts float32 activations, but prepares weights for 16 bits only."""
+    hit = next((x for x in layers if (x.kernel or "").startswith("Humming")), None)
+    if hit and context.dtype == "float32":
+        yield Finding("weight loading", "error", "humming-float32",
+                      f"{hit.kernel} is selected, but it prepares weights for float16 or bfloat16 "
+                      "only", "Pass --dtype bfloat16 or float16.",
+                      "model_executor/kernels/linear/mixed_precision/humming.py; "
+                      "humming/schema.py")
+
+
+def float16_fallback(context: Context, layers: Layers) -> Iterator[Finding]:
+    """A bfloat16 checkpoint on a GPU without bfloat16: the engine falls back by itself."""
+    auto = context.deployment.dtype == "auto"
+    if auto and context.gpu.capability < 80 and own_dtype(context.checkpoint) == "bfloat16":
+        yield Finding("activation dtype", "warning", "float16-fallback",
+                      "the checkpoint is bfloat16, which needs 8.0; on "
+                      f"{context.gpu.capability_text} the engine falls back to float16, whose "
+                      "range ends at 65504",
+                      "Watch for NaN or garbage; use a GPU of 8.0 or newer for bfloat16.",
+                      "config/model.py:_get_and_verify_dtype")
+
+
 def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
     """Environment variables that this version no longer reads."""
     for name in context.table["removed_environment"]:
@@ -180,7 +204,8 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 
 
 RULES: tuple[Rule, ...] = (
-    bfloat16_worker, no_machine_code, int8_on_blackwell, block_fp8_weight_only, split_groups,
-    merged_block, removed_environment, unknown_disabled_kernels, backend_without_kernel,
+    bfloat16_worker, float16_fallback, humming_float32, no_machine_code, int8_on_blackwell,
+    block_fp8_weight_only, split_groups, merged_block, removed_environment,
+    unknown_disabled_kernels, backend_without_kernel,
     assumed_libraries,
 )

@@ -94,7 +94,8 @@ def _kernel_list(
     fields: GptqFields, rule: Mapping[str, Any], context: Context, site: Site
 ) -> Assignment:
     bits, group = rule.get("bits", fields.bits), rule.get("group_size", fields.group)
-    weight_type = _weight_type(bits, rule.get("sym", fields.sym), "layer assignment", site.path)
+    sym = rule["sym"] if isinstance(rule.get("sym"), bool) else fields.sym
+    weight_type = _weight_type(bits, sym, "layer assignment", site.path)
     reason = marlin_unsupported(context.gpu.capability, weight_type, group, False)
     if reason:
         raise refuse("layer assignment", "ValueError", reason, site.path,

@@ -27,8 +27,10 @@ def assign(method: str, context: Context, site: Site) -> Assignment | None:
 
 
 def _microscaled(linear: str, context: Context, site: Site) -> Assignment:
-    family = MICROSCALED[linear]
-    return Assignment(linear, None, family, {}, "group")
+    assignment = Assignment(linear, None, MICROSCALED[linear], {}, "group")
+    if linear == "Mxfp8OnlineLinearMethod":  # Mxfp4OnlineLinearMethod selects first
+        _check_groups(assignment, site)
+    return assignment
 
 
 MICROSCALED = {"Mxfp8OnlineLinearMethod": "mxfp8", "Mxfp4OnlineLinearMethod": "mxfp4"}

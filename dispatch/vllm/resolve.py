@@ -43,7 +43,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     """Return what this vLLM version would do. The outcome covers everything up to and including
     model construction; what fails later is a finding."""
     _check_flags(table, deployment)
-    dtype = resolve_dtype(checkpoint.text_config, gpu, deployment.dtype)
+    dtype = resolve_dtype(checkpoint, gpu, deployment.dtype)
     structure = model_structure(checkpoint)
     facts = base_facts(table, checkpoint, gpu, deployment, dtype)
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
@@ -53,6 +53,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
         _check_heads(structure, deployment.tp)
         serving = serve(named, context)
+        _check_windows(structure)
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, None)
     method = Method(named.checkpoint, deployment.quantization, named.resolved,
@@ -108,6 +109,18 @@ def _check_heads(structure: Structure, tp: int) -> None:
                      f"parallel size ({tp}).", None,
                      "config/model.py:ModelConfig.verify_with_parallel_config",
                      hint="Choose a tensor parallel size that divides the heads.")
+
+
+def _check_windows(structure: Structure) -> None:
+    types, first = structure.layer_types, structure.max_window_layers
+    if first is not None and len(set(types or ())) > 1 and first != structure.num_layers:
+        raise refuse("layer assignment", "AssertionError",
+                     "Sliding window for some but all layers is not supported. This model uses "
+                     f"sliding window but `max_window_layers` = {first} is less than "
+                     f"`num_hidden_layers` = {structure.num_layers}. Please open an issue to "
+                     "discuss this feature.", None,
+                     "model_executor/models/qwen2.py:Qwen2Model.__init__",
+                     hint="Set use_sliding_window to false, or max_window_layers to the layers.")
 
 
 def _build(context: Context, serving: Serving) -> Iterator[Layer]:

@@ -105,9 +105,18 @@ def test_every_rule_is_reached() -> None:
     assert reached == {None, *range(len(RULES))}
 
 
+@pytest.mark.parametrize("weights", [whole("channel"), fp("channel", symmetric=False)])
+def test_an_activation_format_without_input_activations(weights: Args) -> None:
+    """compressed_tensors.py:_is_static_tensor_w8a8 reads num_bits of what is None."""
+    with pytest.raises(Refusal) as raised:
+        scheme_of(Group(weights, None, None, "int-quantized"), 90, 89, QKV)
+    assert (raised.value.error.type, raised.value.error.message) == (
+        "AttributeError", "'NoneType' object has no attribute 'num_bits'")
+
+
 @pytest.mark.parametrize("weights, inputs, format_, capability", [
     (GROUP_4, FP8_TOKEN, "pack-quantized", 89), (GROUP_4, FP8_TOKEN, "pack-quantized", 100),
-    (whole("channel"), None, "int-quantized", 90), (whole("tensor", 4), None, "pack-quantized", 90),
+    (whole("tensor", 4), None, "pack-quantized", 90),
     (fp("channel"), FP8_TOKEN, "pack-quantized", 90), (fp("channel"), FP8_TOKEN, "dense", 90),
     (fp("tensor"), fp("tensor", symmetric=False), "dense", 90),
     (whole("group", 8, group_size=128), INT8_TOKEN, "int-quantized", 90),

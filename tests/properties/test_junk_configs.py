@@ -8,13 +8,16 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, ask, quantization, stored
-from quantplan.tables.errors import QuantplanError, TableError
+from quantplan.dispatch.time_limit import limited
+from quantplan.dispatch.vllm.ignore import search
+from quantplan.tables.errors import CheckpointError, QuantplanError, TableError
 
 from quantplan import explain
 
@@ -123,3 +126,38 @@ def test_a_junk_model_is_answered_or_refused_never_a_crash(
 def test_any_headers_are_answered(quant: str, tensors: dict[str, str]) -> None:
     """Headers may lack every tensor, or hold some with any dtype."""
     assert ask(quant, "8.9", tensors=tensors).trace.outcome in ("ok", "error")
+
+
+OPTIONS = ("gpu", "capability", "engine", "engine_version", "tp", "dtype", "quantization",
+           "kv_cache_dtype", "env", "libs", "linear_backend", "moe_backend", "tensors",
+           "side_files", "revision", "as_format", "allow_deprecated_quantization")
+
+
+@settings(laws, max_examples=400)
+@given(st.sampled_from(OPTIONS), JUNK, st.sampled_from(["fp8-dynamic", "awq4-g128", "ct-w4a16"]))
+def test_a_junk_option_is_answered_or_refused_never_a_crash(
+    name: str, value: Any, quant: str
+) -> None:
+    config = {**LLAMA, "quantization_config": quantization(quant)}
+    given_options: dict[str, Any] = {"capability": "9.0", name: value}
+    if name == "gpu":
+        del given_options["capability"]
+    answers_or_refuses(config, **given_options)
+
+
+@laws
+@given(st.sampled_from(["VLLM_DISABLED_KERNELS", "VLLM_BATCH_INVARIANT", "VLLM_USE_DEEP_GEMM",
+                        "VLLM_MARLIN_INPUT_DTYPE", "OTHER"]), JUNK,
+       st.sampled_from(["flashinfer", "humming", "other"]), JUNK)
+def test_junk_variables_and_libraries_are_answered_or_refused(
+    variable: str, value: Any, library: str, state: Any
+) -> None:
+    config = {**LLAMA, "quantization_config": quantization("awq4-g128")}
+    answers_or_refuses(config, capability="9.0", env={variable: value})
+    answers_or_refuses(config, capability="9.0", libs={library: state})
+
+
+def test_an_expression_that_never_ends_is_stopped() -> None:
+    """Nested repeats of a checkpoint's ignore list; the engine itself would hang."""
+    with pytest.raises(CheckpointError, match="take too long to match"), limited(0.2):
+        search(r"(\w+\.?)+!", "model.layers.0.self_attn.qkv_proj.and_longer_still")
