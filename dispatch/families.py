@@ -135,21 +135,22 @@ def model_sizes(config: Mapping[str, Any], family: Mapping[str, Any]) -> dict[st
     heads = sizes["num_attention_heads"]
     sizes["num_key_value_heads"] = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") if family["head_dim"] == "config_or_derived" else None
-    head_dim = head_dim or family.get("default_head_dim") or _derived_head_dim(sizes)
+    head_dim = head_dim or family.get("default_head_dim") or _derived_head_dim(
+        sizes, config.get("model_type") in family.get("whole_heads", ()))
     sizes["head_dim"] = head_dim
     sizes["q_size"] = heads * head_dim
     sizes["kv_size"] = sizes["num_key_value_heads"] * head_dim
     return sizes
 
 
-def _derived_head_dim(sizes: Mapping[str, int]) -> int:
-    """Return hidden_size / num_attention_heads, which transformers' config classes want whole and
-    rotary embeddings want even."""
+def _derived_head_dim(sizes: Mapping[str, int], whole: bool) -> int:
+    """Return hidden_size / num_attention_heads, rounded down where the config class lets it be;
+    rotary embeddings want it even."""
     hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
-    if hidden % (2 * heads):
-        raise CheckpointError("config.json: hidden_size",
-                              wanted=f"a multiple of 2 x num_attention_heads ({heads})",
-                              found=str(hidden))
+    if hidden % (2 * heads) if whole else hidden < heads:
+        raise CheckpointError("config.json: hidden_size", found=str(hidden), wanted=(
+            f"a multiple of 2 x num_attention_heads ({heads})" if whole
+            else f"at least num_attention_heads ({heads})"))
     return hidden // heads
 
 

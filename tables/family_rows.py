@@ -35,6 +35,9 @@ FAMILY: Row = {
                       of=Field("text", "a feature")),
     "head_dim": Field("text", "config_or_derived: head_dim, else hidden_size / heads; derived: "
                       "always hidden_size / heads", choices=("config_or_derived", "derived")),
+    "whole_heads": Field("list", "model types whose config class wants hidden_size to be a "
+                         "multiple of the heads; others round down", required=False,
+                         of=Field("text", "a model_type")),
     "default_head_dim": Field("int", "head_dim when the config does not say", required=False),
     "hidden_act": Field("list", "activations that the engine class accepts",
                         of=Field("text", "an activation")),

@@ -10,6 +10,10 @@ NAMES = {"half": "float16", "float16": "float16", "float": "float32", "float32":
          "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 """config/model.py:_STR_DTYPE_TO_TORCH_DTYPE, plus the usual short forms."""
 
+OTHER = ("float8_e4m3fn", "float8_e5m2", "float64", "double", "int8", "uint8", "int16", "int32",
+         "int64")
+"""torch dtypes that no GPU computes a model in: as for float32, the engine falls back."""
+
 
 def resolve_dtype(checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:
     """Return float16, bfloat16 or float32. auto: the config's dtype, else the headers'; float32
@@ -31,10 +35,9 @@ def own_dtype(checkpoint: Checkpoint) -> str:
     if own is None:
         return _stored_dtype(checkpoint)
     name = str(own).replace("torch.", "")
-    if name not in NAMES:
-        raise CheckpointError("config.json: torch_dtype",
-                              wanted="one of bfloat16, float16, float32", found=name[:60])
-    return NAMES[name]
+    if name not in NAMES and name not in OTHER:
+        raise CheckpointError("config.json: torch_dtype", wanted="a torch dtype", found=name[:60])
+    return NAMES.get(name, "float32")
 
 
 def _stored_dtype(checkpoint: Checkpoint) -> str:

@@ -53,13 +53,13 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
         _check_heads(structure, deployment.tp)
         serving = serve(named, context)
-        _check_windows(structure)
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, None)
     method = Method(named.checkpoint, deployment.quantization, named.resolved,
                     serving.config_class, serving.min_capability, named.steps)
     layers: list[Layer] = []
     try:
+        _check_windows(structure)
         layers.extend(_build(context, serving))
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, serving)
