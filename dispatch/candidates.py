@@ -7,6 +7,7 @@ from typing import Any
 
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check, Facts, evaluate, fill
 from quantplan.dispatch.trace import Alternative, Candidate, Selection, Step
+from quantplan.tables.errors import UsageError
 
 Row = Mapping[str, Any]
 
@@ -144,6 +145,23 @@ def _engine_words(table: Row, kernel: Row, facts: Facts) -> str | None:
 
 def _first_failure(checks: list[Check]) -> str | None:
     return next((check.says for check in checks if check.verdict != PASS), None)
+
+
+def kernel_named(table: Row, text: str) -> str:
+    """Return the kernel class or attention backend that TEXT names, in any case, or by a beginning
+    that only one has; raise UsageError for none or several."""
+    known: list[str] = [*table["kernels"], *(row["id"] for row in table["attention"]["backends"])]
+    folded = text.lower()
+    exact = [name for name in known if name.lower() == folded]
+    begins = exact or [name for name in known if name.lower().startswith(folded)]
+    if len(begins) == 1:
+        return begins[0]
+    from difflib import get_close_matches
+
+    near = begins or get_close_matches(text, known, n=4, cutoff=0.5)
+    raise UsageError(f"--why-not {text}", wanted="a kernel class or an attention backend",
+                     hint=f"Did you mean {', '.join(near[:4])}?" if near
+                     else "`quantplan explain MODEL -v` lists the candidates.")
 
 
 def mark_considered(candidates: list[Candidate], chosen: str | None) -> list[Candidate]:

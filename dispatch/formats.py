@@ -43,6 +43,11 @@ def _by_name() -> Mapping[str, Mapping[str, Any]]:
     return {name: row for row in rows for name in (row["id"], *row["aliases"])}
 
 
+def format_ids() -> list[str]:
+    """Return the names that --as takes."""
+    return sorted(_by_name())
+
+
 def what_if_formats() -> list[Mapping[str, Any]]:
     """Return the rows of the formats that a budget compares, in the table's order."""
     return [find_format(name) for name in read_table("formats/formats")["what_if"]]

@@ -68,7 +68,7 @@ def fill(template: str, facts: Facts) -> str:
 
 
 def show(name: str, value: Any) -> str:
-    """Return a fact's value as people write it: capabilities dotted, flags as yes and no."""
+    """Return a fact's value as people write it: capabilities dotted, flags as true and false."""
     if name == "gpu.capability" and isinstance(value, int):
         return f"{value // 10}.{value % 10}"
     if isinstance(value, bool):

@@ -11,11 +11,8 @@ VOCAB_PADDING = 64
 
 
 class Shard(NamedTuple):
-    """Sizes of one rank: n output and k input features; `parts` are the fused outputs' sizes.
-
-    `copies` says how often a leaf is repeated over all ranks beyond its share: kv heads are
-    replicated when there are fewer of them than ranks.
-    """
+    """Sizes of one rank: n output and k input features, and of all ranks together (kv heads are
+    replicated when there are fewer than ranks); `parts` are the fused outputs' sizes."""
 
     n: int
     k: int

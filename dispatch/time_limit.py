@@ -34,7 +34,7 @@ def limited(limit_s: float = LIMIT_S) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
 def _free() -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from quantplan import __version__
+from quantplan.completion import format_names, gpu_names, kernel_names, model_names
 from quantplan.output import clean, say
 from quantplan.tables.errors import QuantplanError, UsageError
 
@@ -30,12 +31,13 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add MODEL and what says which checkpoint and GPU are meant."""
     for option in (
         click.option("--capability", metavar="8.9", help="A compute capability instead of a GPU."),
-        click.option("--gpu", metavar="NAME", help="A GPU of the catalogue (`quantplan gpus`); "
-                     "default: this machine's."),
-        click.option("--as", "as_format", metavar="FORMAT", help="The same model as a hypothetical "
-                     "checkpoint: fp8, fp8-block, awq, gptq, w4a16, w8a8-int8 ..."),
+        click.option("--gpu", metavar="NAME", shell_complete=gpu_names,
+                     help="A GPU of the catalogue (`quantplan gpus`); default: this machine's."),
+        click.option("--as", "as_format", metavar="FORMAT", shell_complete=format_names,
+                     help="The same model as a hypothetical checkpoint: fp8, fp8-block, awq, gptq, "
+                     "w4a16, w8a8-int8 ..."),
         click.option("--revision", metavar="REV", help="Hub revision."),
-        click.argument("model"),
+        click.argument("model", shell_complete=model_names),
     ):
         command = option(command)
     return command
@@ -64,7 +66,8 @@ def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Engine environment.")
 @click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown",
               help="Library presence, e.g. flashinfer=off.")
-@click.option("--why-not", metavar="KERNEL", help="Every check of one kernel, layer by layer.")
+@click.option("--why-not", metavar="KERNEL", shell_complete=kernel_names,
+              help="Every check of one kernel, layer by layer (text only).")
 @click.option("--verbose", "-v", is_flag=True, help="The whole trace.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
 def explain(engines: tuple[str, ...], **options: Any) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quantplan.output import say
+from quantplan.output import say, wrapped
 from quantplan.tables.engine_rows import engine_versions
 from quantplan.tables.errors import UsageError
 
@@ -19,6 +19,9 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     from quantplan.api import explain
     from quantplan.reports.explain_view import starts
 
+    if options["why_not"] and options["format_"] == "json":
+        raise UsageError("--why-not goes with --format text only",
+                         hint="The JSON has every candidate of every layer.")
     asked = {name: options[name] for name in (
         "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
         "allow_deprecated_quantization", "revision", "as_format")}
@@ -47,16 +50,20 @@ def run_budget(options: Mapping[str, Any]) -> int:
     if options["format_"] == "json":
         _print_json(found.to_dict())
     else:
-        say(budget_text(found))
+        say(wrapped(budget_text(found)))
     return 0 if found.fits and not found.refusal else 1
 
 
 def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
+    from quantplan.dispatch.candidates import kernel_named
     from quantplan.reports.explain_text import Shown, explain_text
+    from quantplan.tables.engine_rows import load_engine
 
     for e in found:
         shown = Shown(e.checkpoint, e.gpu, e.deployment, e.trace)
-        say(explain_text(shown, verbose=options["verbose"], why_not=options["why_not"]))
+        kernel = options["why_not"] and kernel_named(
+            load_engine(e.trace.engine, e.trace.version), options["why_not"])
+        say(wrapped(explain_text(shown, verbose=options["verbose"], why_not=kernel)))
 
 
 def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
@@ -72,11 +79,14 @@ def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
 
 
 def _pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
-    pairs = {}
+    pairs: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise UsageError(f"{option} {text}", wanted=wanted)
+        if pairs.get(name, value) != value:
+            raise UsageError(f"{option} {name} is given twice", wanted="one value",
+                             found=f"{pairs[name]} and {value}")
         pairs[name] = value
     return pairs
 

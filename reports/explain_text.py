@@ -13,6 +13,7 @@ from quantplan.reports.explain_view import rows, star_path, starts
 from quantplan.tables.mode_rows import modes
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+INTEGER_WEIGHTS = ("W2A16", "W3A16", "W4A16", "W5A16", "W6A16", "W7A16", "W8A16")
 VERDICTS = {"yes": "starts", "no": "does not start", "conditional": "starts (conditional)"}
 
 
@@ -43,7 +44,8 @@ def _question(shown: Shown) -> str:
     gpu, deployment = shown.gpu, shown.deployment
     imagined = any(note.id == "hypothetical" for note in shown.checkpoint.notes)
     name = shown.checkpoint.name + (" (hypothetical)" if imagined else "")
-    words = [f"{name} on {gpu.name}, compute capability {gpu.capability_text}",
+    where = f"compute capability {gpu.capability_text}"
+    words = [f"{name} on {where if gpu.origin == 'capability' else f'{gpu.name}, {where}'}",
              f"tp {deployment.tp}", shown.trace.dtype]
     if deployment.quantization:
         words.append(f"--quantization {deployment.quantization}")
@@ -88,7 +90,18 @@ def _mode_line(mode: str, layer: Layer) -> list[str]:
     reason = why_mode(layer, mode)
     because = f", because {reason}" if reason else ""
     effect = f"{row['effect'][:1].upper()}{row['effect'][1:]}." if row["effect"] else ""
-    return [f"{row['short']}: {row['words']}{because}", *([effect] if effect else [])]
+    return [f"{row['short']}: {row['words']}{because}", *([effect] if effect else []),
+            *_choice(layer, mode)]
+
+
+def _choice(layer: Layer, mode: str) -> list[str]:
+    """Say why this kernel and not the one before it, where the mode does not say it."""
+    selection = layer.selection
+    if mode not in INTEGER_WEIGHTS or selection is None or selection.kernel is None:
+        return []
+    before = [f"; not {c.kernel}: {c.decisive.text}" for c in selection.rejected if c.decisive]
+    out = before[-1] if before else ""
+    return [f"{selection.kernel} is the first of its list to accept{out}."]
 
 
 def why_mode(layer: Layer, mode: str) -> str | None:
@@ -102,7 +115,9 @@ def why_mode(layer: Layer, mode: str) -> str | None:
                   if k.verdict != PASS and k.plain), None)
     if plain:
         return plain
-    if mode.startswith("W4") or mode == "W8A16" or not better:
+    if mode in INTEGER_WEIGHTS:
+        return "the checkpoint quantizes weights only"
+    if not better:
         return None
     decisive = better[-1].decisive
     return f"{better[-1].kernel} is out: {decisive.text}" if decisive else None
@@ -133,9 +148,13 @@ def _table(trace: Trace) -> str:
     for layer, indices in rows(trace.layers):
         size = f"{layer.n} x {layer.k}" if layer.n else ""
         kernel = layer.kernel or _path(layer)
-        mode = f"KV {layer.kv_cache_dtype}" if layer.module == "Attention" else _mode(layer)
+        mode = _kv(layer, trace) if layer.module == "Attention" else _mode(layer)
         found.append((_short(layer), str(len(indices) or 1), size, kernel, mode))
     return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
+
+
+def _kv(layer: Layer, trace: Trace) -> str:
+    return f"KV {trace.dtype}" if layer.kv_cache_dtype == "auto" else f"KV {layer.kv_cache_dtype}"
 
 
 def _short(layer: Layer) -> str:
@@ -191,8 +210,20 @@ def _why_not(trace: Trace, kernel: str) -> str:
             told.setdefault(_told(candidate, None), []).append(str(trace.error and
                                                                    trace.error.layer))
     lines = [f"  {', '.join(names)}: {text}" for text, names in told.items()]
-    return "\n".join([f"why not {kernel}:", *lines]) if lines else (
-        f"why not {kernel}: it is in no candidate list of these layers")
+    return "\n".join([f"why not {kernel}:", *lines]) if lines else "\n".join([
+        f"why not {kernel}: it is in no candidate list of these layers", *_lists(trace)])
+
+
+def _lists(trace: Trace) -> list[str]:
+    """Say which lists the layers do have, and what led there."""
+    told: dict[str, list[str]] = {}
+    for layer, _ in rows(trace.layers):
+        if layer.selection and layer.module != "Attention":
+            by = layer.scheme or layer.method
+            why = f", because {layer.why}" if layer.why else ""
+            told.setdefault(f"list {layer.selection.family}, by {by}{why}", []).append(
+                _short(layer))
+    return [f"  {', '.join(names)}: {text}" for text, names in told.items()]
 
 
 def _told(candidate: Candidate, chosen: str | None) -> str:
@@ -220,13 +251,17 @@ def _depth(trace: Trace) -> str:
 
 
 def _layer_depth(layer: Layer) -> list[str]:
+    by = " ".join(name for name in (layer.method, layer.scheme) if name) or "no method"
+    head = f"    {by}" + (f": {layer.why}" if layer.why else "")
     if not layer.selection:
-        return [f"    {layer.method or 'no method'}" + (f": {layer.why}" if layer.why else "")]
-    lines = [f"    {s.kind}: {s.what} ({s.because})  [{s.source}]" for s in layer.selection.steps]
+        return [head]
+    lines = [head, f"    list {layer.selection.family}"]
+    lines += [f"    {s.kind}: {s.what} ({s.because})  [{s.source}]" for s in layer.selection.steps]
     for candidate in layer.selection.candidates:
         mark = "->" if candidate.kernel == layer.selection.kernel else "  "
-        looked = "" if candidate.considered else " (not looked at)"
-        lines.append(f"    {mark} {candidate.kernel}: {candidate.verdict}{looked}")
+        verdict = candidate.verdict if candidate.considered else (
+            f"would {candidate.verdict}; the engine stops before it")
+        lines.append(f"    {mark} {candidate.kernel}: {verdict}")
         lines += [f"         {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
     return lines
 

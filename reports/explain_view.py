@@ -111,10 +111,10 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
     return row
 
 
-
 def _alternatives(selection: Selection | None) -> list[dict[str, Any]]:
     found = selection.alternatives if selection else ()
     return [{"kernel": a.kernel, "if_facts": list(a.if_facts)} for a in found]
+
 
 def _candidates(selection: Selection | None) -> list[dict[str, Any]]:
     return [_candidate(c) for c in selection.candidates] if selection else []

@@ -48,7 +48,7 @@ KERNEL: Row = {
                            "when": Field("map", "facts", of=Field("any", "a value or values")),
                            "mode": Field("text", "the mode there"),
                        }),
-    "act": Field("text", "how activations are quantized when it runs, or as_asked",
+    "act": Field("text", "how activations are quantized when it runs; absent: as asked",
                  required=False),
     "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
     "base": Field("text", "first of two kernels that it dispatches to", required=False),
@@ -77,7 +77,6 @@ CONFIG_CLASS: Row = {
     "dtypes": Field("list", "get_supported_act_dtypes(), in the engine's order",
                     of=Field("text", "a torch dtype")),
     "kv_method": Field("text", "the KV-cache method it attaches to Attention", required=False),
-    "needs": Field("text", "what from_config needs", required=False),
     "no_checkpoint": Field("row", "what happens when --quantization asks for it and the "
                            "checkpoint has no quantization config", required=False, of={
                                "type": Field("text", "exception type"),

@@ -7,6 +7,7 @@ types and unquoted versions are errors that name the file, the row and the field
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
@@ -107,7 +108,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
 _TYPES: dict[str, Callable[[Any], bool]] = {

@@ -128,7 +128,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("command", [["explain", "--gpu", "4090"],
                                      ["explain", "--gpu", "4090", "--format", "json"],
-                                     ["explain", "--gpu", "4090", "-v", "--why-not", "X"],
+                                     ["explain", "--gpu", "4090", "-v", "--why-not", "Machete"],
                                      ["budget", "--gpu-mem", "24GiB"],
                                      ["budget", "--gpu", "4090", "--format", "json"]],
                          ids=" ".join)

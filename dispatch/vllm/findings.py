@@ -178,7 +178,7 @@ def _assumption(context: Context, layer: Layer, library: str) -> Finding:
     row = context.table["libraries"][library]
     other = _without(layer, f"lib.{library}") or "no kernel of its list"
     return Finding("kernel selection", "info", "assumed-library",
-                   f"{layer.kernel} is chosen on the assumption that {row['means']}; without "
+                   f"{layer.kernel} assumes that {row['means']}; without "
                    f"{library}: {other}", f"--lib {library}=off shows that answer.", row["source"])
 
 

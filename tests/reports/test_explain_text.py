@@ -46,7 +46,7 @@ FP8 tensor cores
   model.embed_tokens      1  128256 x 4096  unquantized                    W16A16
   self_attn.qkv_proj     32    6144 x 4096  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
   self_attn.o_proj       32    4096 x 4096  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
-  self_attn.attn         32                 FLASH_ATTN                     KV auto
+  self_attn.attn         32                 FLASH_ATTN                     KV bfloat16
   mlp.gate_up_proj       32   28672 x 4096  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
   mlp.down_proj          32   4096 x 14336  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
   lm_head                 1  128256 x 4096  unquantized                    W16A16
@@ -60,7 +60,7 @@ def test_the_question_names_what_was_asked() -> None:
     answer = ask("fp8-static", "9.0", tp=2, dtype="half", kv_cache_dtype="fp8",
                  linear_backend="cutlass", quantization="fp8")
     assert text(answer).splitlines()[0] == (
-        "llama on Emulated GPU 9.0, compute capability 9.0, tp 2, float16, --quantization fp8, "
+        "llama on compute capability 9.0, tp 2, float16, --quantization fp8, "
         "--kv-cache-dtype fp8, --linear-backend cutlass")
 
 
@@ -102,9 +102,14 @@ def test_a_weight_only_checkpoint_is_not_the_gpu_s_fault(capability: str) -> Non
 
 @pytest.mark.parametrize("quant, capability, lines", [
     ("awq4-g128", "8.0", ["vLLM 0.32.0   starts   W4A16: weights 4-bit integers, activations "
-                          "16-bit", SAVES]),
+                          "16-bit, because the checkpoint quantizes weights only", SAVES,
+                          "MarlinLinearKernel is the first of its list to accept; not "
+                          "MacheteLinearKernel: gpu.capability is 8.0; must be at least 9.0."]),
     ("gptq8-g128", "9.0", ["vLLM 0.32.0   starts   W8A16: weights 8-bit integers, activations "
-                           "16-bit", SAVES]),
+                           "16-bit, because the checkpoint quantizes weights only", SAVES,
+                           "MacheteLinearKernel is the first of its list to accept; not "
+                           "CutlassW4A8LinearKernel: quant.act_type is bfloat16; must be "
+                           "float8_e4m3fn."]),
     ("ct-w8a8-int8", "8.0", ["vLLM 0.32.0   starts   W8A8: weights INT8, activations INT8",
                              "INT8 tensor cores do the arithmetic."]),
     (None, "9.0", ["vLLM 0.32.0   starts   W16A16: weights and activations 16-bit",
@@ -116,7 +121,8 @@ def test_other_modes(quant: str | None, capability: str, lines: list[str]) -> No
 def test_several_modes_are_told_the_heaviest_first() -> None:
     """Row llama8b/ct-mixed/90: the MLP's 4-bit weights outnumber attention's."""
     lines = verdict("ct-mixed", "9.0")
-    assert [line.split(":")[0].split()[-1] for line in lines if ": " in line] == ["W4A16", "W8A8"]
+    told = [line.split(":")[0].split()[-1] for line in lines if ": weights" in line]
+    assert told == ["W4A16", "W8A8"]
 
 
 def test_a_refusal_names_the_stage_then_the_engine_s_words() -> None:
@@ -233,7 +239,7 @@ def test_verbose_has_every_step_candidate_check_and_source() -> None:
             in depth)
     assert "    Reordered: HummingLinearKernel before MarlinLinearKernel (" in depth
     assert "    -> MacheteLinearKernel: pass\n" in depth
-    assert "       MarlinLinearKernel: pass (not looked at)\n" in depth
+    assert "       MarlinLinearKernel: would pass; the engine stops before it\n" in depth
     for layer in answer.trace.layers:
         for candidate in layer.selection.candidates if layer.selection else ():
             for check in candidate.checks:
