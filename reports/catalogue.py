@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from quantplan.reports.columns import columns
-
 if TYPE_CHECKING:
     from quantplan.dispatch.gpu_probe import Probe
 
@@ -24,13 +22,13 @@ def gpu_table(rows: Iterable[Mapping[str, Any]]) -> str:
         bandwidth = row.get("bandwidth_gb_per_s", {}).get("value")
         found.append((row["id"], gpu.capability_text, memory, gpu.memory_kind or "-",
                       f"{bandwidth:,} GB/s" if bandwidth else "-", row["name"]))
-    return columns(found, ("id", "capability", "memory", "from", "bandwidth", "name"), "llrlrl")
+    return _table(found, ("id", "capability", "memory", "from", "bandwidth", "name"), "llrlrl")
 
 
 def model_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the bundled models as a table."""
     found = [(row["id"], f"{row['parameters_count'] / 1e9:.2f} B", row["hub"]) for row in rows]
-    return columns(found, ("id", "parameters", "facts of"), "lrl")
+    return _table(found, ("id", "parameters", "facts of"), "lrl")
 
 
 def probe_data(found: Probe) -> dict[str, Any]:
@@ -48,7 +46,7 @@ def probe_text(found: Probe) -> str:
     """Return the probe as text: driver, a table of GPUs, then what stood in the way."""
     lines = [f"driver {found.driver or 'unknown'}, CUDA {found.cuda_driver or 'unknown'}"]
     if found.gpus:
-        lines.append(columns(
+        lines.append(_table(
             [(str(i), g.name, g.capability_text, _gib(g.memory_bytes), _gib(g.memory_free_bytes))
              for i, g in enumerate(found.gpus)],
             ("index", "name", "capability", "total", "free"), "llrrr"))
@@ -61,3 +59,11 @@ def probe_text(found: Probe) -> str:
 
 def _gib(size_bytes: int | None) -> str:
     return f"{size_bytes / GIB:.2f} GiB" if size_bytes is not None else "-"
+
+
+def _table(found: Iterable[Iterable[str]], header: tuple[str, ...], sides: str) -> str:
+    from tabulate import tabulate
+
+    names = {"l": "left", "r": "right"}
+    return tabulate(found, header, "plain", disable_numparse=True,
+                    colalign=[names[side] for side in sides])
