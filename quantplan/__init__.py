@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os.path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantplan.api import Explanation, budget, explain
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+if not os.path.isdir(os.path.join(_HERE, "tables")):
+    # A checkout keeps the rooms beside this folder, and `python -m` puts the checkout first.
+    __path__.append(os.path.dirname(_HERE))
 
 __version__ = "0.1.0"
 __all__ = ["Explanation", "__version__", "budget", "explain"]

@@ -68,8 +68,8 @@ def test_a_probe_as_data() -> None:
 def test_a_probe_as_text() -> None:
     assert probe_text(PROBE).splitlines() == [
         "driver 580.1, CUDA 13.0",
-        "  index  name                     capability      total       free",
-        "  0      NVIDIA GeForce RTX 4090         8.9  23.51 GiB  22.35 GiB",
+        "index    name                       capability      total       free",
+        "0        NVIDIA GeForce RTX 4090           8.9  23.51 GiB  22.35 GiB",
         "one-problem: something stood in the way",
         "  next: Do this."]
 
