@@ -143,8 +143,11 @@ def _from_name(name: str, revision: str | None) -> Checkpoint:
         what = f"{kind(name)} is not a model"
         missing = "no such path and no such bundled name"
         raise UsageError(what, wanted=MODEL_FORMS, found=missing, hint=hint)
-    from quantplan.dispatch.hub import read_hub
-
+    try:
+        from quantplan.dispatch.hub import read_hub
+    except ValueError as error:  # the client reads its variables when it is imported
+        raise CheckpointError("the hub's client does not start", found=str(error),
+                              hint="Check the HF_HUB_ variables.") from None
     return read_hub(name, revision)
 
 

@@ -193,6 +193,9 @@ def _listing(repo_id: str, revision: str | None) -> tuple[str | None, dict[str, 
     except (JSONDecodeError, KeyError, TypeError):
         raise not_a_hub(repo_id) from None
     files = info.siblings or ()
+    if not all(isinstance(file.rfilename, str) and isinstance(file.size, (int, type(None)))
+               for file in files):
+        raise not_a_hub(repo_id)
     return info.sha, {file.rfilename: file.size for file in files if "/" not in file.rfilename}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -174,6 +176,13 @@ def main() -> None:
     except QuantplanError as error:
         _say(error.kind, error)
         sys.exit(error.exit_code)
+    except OSError as error:  # the library's own output: --help, --version
+        if error.errno != errno.ENOSPC:
+            _bug(error)
+            sys.exit(5)
+        _say("usage", UsageError("the output cannot be written", found=error.strerror))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
     except Exception as error:  # our bug: still one line, never a traceback
         _bug(error)
         sys.exit(5)
@@ -186,7 +195,6 @@ def _say(kind: str, error: QuantplanError) -> None:
 
 
 def _bug(error: Exception) -> None:
-    import os
     import traceback
 
     if os.environ.get("QUANTPLAN_DEBUG"):
