@@ -16,29 +16,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.config_file import parse_json
-from quantplan.tables.errors import CheckpointError, NotKnownError, QuantplanError, UsageError
+from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
+from reading import refusal, write_config
 from sparse_checkpoint import CONFIG
 
 INDEX = "model.safetensors.index.json"
-
-
-def refusal(where: Any, error: type[QuantplanError] = CheckpointError) -> str:
-    """Return the one line that reading raises, of exactly this class and without a cause."""
-    with pytest.raises(QuantplanError) as raised:
-        read_checkpoint(where)
-    assert type(raised.value) is error
-    assert raised.value.__suppress_context__ or raised.value.__context__ is None
-    line = str(raised.value)
-    assert line.isprintable()
-    return line
-
-
-def write_config(folder: Path, content: bytes | str | dict[str, Any] = CONFIG) -> Path:
-    if isinstance(content, dict):
-        content = json.dumps(content)
-    data = content if isinstance(content, bytes) else content.encode()
-    (folder / "config.json").write_bytes(data)
-    return folder
 
 
 # The path.

@@ -14,32 +14,13 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.safetensors_header import read_header
-from quantplan.tables.errors import CheckpointError, QuantplanError
+from quantplan.tables.errors import CheckpointError
+from reading import refusal, write_config
 from sparse_checkpoint import CONFIG, Stored, write_folder, write_sparse
 
 A, B = Stored("a.weight", "BF16", (4, 4)), Stored("b.weight", "BF16", (4, 4))
 INDEX = "model.safetensors.index.json"
-
-
-def refusal(where: Any, error: type[QuantplanError] = CheckpointError) -> str:
-    """Return the one line that reading raises, of exactly this class and without a cause."""
-    with pytest.raises(QuantplanError) as raised:
-        read_checkpoint(where)
-    assert type(raised.value) is error
-    assert raised.value.__suppress_context__ or raised.value.__context__ is None
-    line = str(raised.value)
-    assert line.isprintable()
-    return line
-
-
-def write_config(folder: Path, content: bytes | str | dict[str, Any] = CONFIG) -> Path:
-    if isinstance(content, dict):
-        content = json.dumps(content)
-    data = content if isinstance(content, bytes) else content.encode()
-    (folder / "config.json").write_bytes(data)
-    return folder
 
 
 def write_weights(folder: Path, header: object, data_bytes: int, length: int | None = None) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.facts import Checkpoint, Tensor
 from quantplan.tables.errors import CheckpointError, UsageError
+from reading import note_ids, write_config
 from sparse_checkpoint import CONFIG, Stored, write_folder
 
 A, B = Stored("a.weight", "BF16", (4, 4)), Stored("b.weight", "F16", (2,))
@@ -50,16 +50,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
 def folder(tmp_path: Path) -> Path:
     """Return a folder of two shards with an index: a.weight in one, b.weight in the other."""
     return write_folder(tmp_path / "model", CONFIG, [[A], [B]])
-
-
-def write_config(folder: Path, config: Mapping[str, Any] = CONFIG) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def note_ids(checkpoint: Checkpoint) -> list[str]:
-    return [note.id for note in checkpoint.notes]
 
 
 def test_mapping() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from quantplan.dispatch.checkpoint import read_checkpoint
-from quantplan.dispatch.facts import Checkpoint
+from reading import note_ids, write_config
 from sparse_checkpoint import CONFIG, Stored, write_folder, write_sparse
 
 A, B = Stored("a.weight", "BF16", (4, 4)), Stored("b.weight", "F16", (2,))
@@ -23,16 +20,6 @@ A, B = Stored("a.weight", "BF16", (4, 4)), Stored("b.weight", "F16", (2,))
 def folder(tmp_path: Path) -> Path:
     """Return a folder of two shards with an index: a.weight in one, b.weight in the other."""
     return write_folder(tmp_path / "model", CONFIG, [[A], [B]])
-
-
-def write_config(folder: Path, config: Mapping[str, Any] = CONFIG) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def note_ids(checkpoint: Checkpoint) -> list[str]:
-    return [note.id for note in checkpoint.notes]
 
 
 def test_single_file(tmp_path: Path) -> None:
