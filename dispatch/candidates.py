@@ -147,10 +147,15 @@ def _first_failure(checks: list[Check]) -> str | None:
     return next((check.says for check in checks if check.verdict != PASS), None)
 
 
+def kernel_ids(table: Row) -> list[str]:
+    """Return the kernel classes and attention backends of an engine table."""
+    return [*table["kernels"], *(row["id"] for row in table["attention"]["backends"])]
+
+
 def kernel_named(table: Row, text: str) -> str:
     """Return the kernel class or attention backend that TEXT names, in any case, or by a beginning
     that only one has; raise UsageError for none or several."""
-    known: list[str] = [*table["kernels"], *(row["id"] for row in table["attention"]["backends"])]
+    known = kernel_ids(table)
     folded = text.lower()
     exact = [name for name in known if name.lower() == folded]
     begins = exact or [name for name in known if name.lower().startswith(folded)]

@@ -69,7 +69,7 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     if config.get("is_causal") is False:
         raise NotKnownError("a model with is_causal false",
                             hint="Encoder-only attention is not in this version's table yet.")
-    window = _window(config, family)
+    window = _window(config, family) or None
     types = _layer_types(config, family, sizes["num_hidden_layers"])
     modules = tuple(_module(row, sizes, config, family) for row in family["modules"])
     packed = {m.path.split(".")[-1]: tuple(leaf.name for leaf in m.leaves)
@@ -84,13 +84,13 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
 
 
 def _window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
-    """Return the config's window in tokens where it applies, else None."""
+    """Return the config's window in tokens, None where it has none or does not use it."""
     flag = family.get("window_flag")
     if flag and not config.get(flag, False):
         return None
     default = family.get("default_windows", {}).get(str(config.get("model_type")))
     found: int | None = config.get("sliding_window", default)
-    return found or None
+    return found
 
 
 def _layer_types(
@@ -105,9 +105,9 @@ def _layer_types(
         return tuple(given)
     if "max_window_layers" not in family:
         return None
-    first, window = config.get("max_window_layers", family["max_window_layers"]), _window(
-        config, family)
-    return tuple("sliding_attention" if window and index >= first else "full_attention"
+    first = config.get("max_window_layers", family["max_window_layers"])
+    sliding = _window(config, family) is not None
+    return tuple("sliding_attention" if sliding and index >= first else "full_attention"
                  for index in range(layers))
 
 
@@ -135,23 +135,26 @@ def model_sizes(config: Mapping[str, Any], family: Mapping[str, Any]) -> dict[st
     heads = sizes["num_attention_heads"]
     sizes["num_key_value_heads"] = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") if family["head_dim"] == "config_or_derived" else None
-    head_dim = head_dim or family.get("default_head_dim") or _derived_head_dim(
-        sizes, config.get("model_type") in family.get("whole_heads", ()))
+    head_dim = head_dim or family.get("default_head_dim") or sizes["hidden_size"] // heads
+    _check_heads(sizes["hidden_size"], heads, head_dim, config.get("model_type"), family)
     sizes["head_dim"] = head_dim
     sizes["q_size"] = heads * head_dim
     sizes["kv_size"] = sizes["num_key_value_heads"] * head_dim
     return sizes
 
 
-def _derived_head_dim(sizes: Mapping[str, int], whole: bool) -> int:
-    """Return hidden_size / num_attention_heads, rounded down where the config class lets it be;
-    rotary embeddings want it even."""
-    hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
-    if hidden % (2 * heads) if whole else hidden < heads:
-        raise CheckpointError("config.json: hidden_size", found=str(hidden), wanted=(
-            f"a multiple of 2 x num_attention_heads ({heads})" if whole
-            else f"at least num_attention_heads ({heads})"))
-    return hidden // heads
+def _check_heads(
+    hidden: int, heads: int, head_dim: int, model_type: Any, family: Mapping[str, Any]
+) -> None:
+    """Refuse what transformers' config class of the model type refuses."""
+    whole = model_type in family.get("whole_heads", ())
+    if head_dim < 1 or (whole and hidden % heads):
+        least = "a multiple of" if whole else "at least"
+        raise CheckpointError("config.json: hidden_size", found=str(hidden),
+                              wanted=f"{least} num_attention_heads ({heads})")
+    if model_type in family.get("even_heads", ()) and head_dim % 2:
+        raise CheckpointError("config.json: head_dim", found=str(head_dim),
+                              wanted="an even size, for rotary embeddings")
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

@@ -34,10 +34,12 @@ def format_names(context: Any, parameter: Any, begun: str) -> list[str]:
 
 
 def kernel_names(context: Any, parameter: Any, begun: str) -> list[str]:
-    """Return the kernel classes of the newest vLLM that begin with what was typed."""
+    """Return the kernels and attention backends of the newest vLLM that begin with what was
+    typed."""
+    from quantplan.dispatch.candidates import kernel_ids
     from quantplan.tables.engine_rows import load_engine
 
-    return _fitting(load_engine("vllm")["kernels"], begun)
+    return _fitting(kernel_ids(load_engine("vllm")), begun)
 
 
 def _fitting(names: Iterable[str], begun: str) -> list[str]:

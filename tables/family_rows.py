@@ -38,6 +38,8 @@ FAMILY: Row = {
     "whole_heads": Field("list", "model types whose config class wants hidden_size to be a "
                          "multiple of the heads; others round down", required=False,
                          of=Field("text", "a model_type")),
+    "even_heads": Field("list", "model types whose config class wants an even head_dim",
+                        required=False, of=Field("text", "a model_type")),
     "default_head_dim": Field("int", "head_dim when the config does not say", required=False),
     "hidden_act": Field("list", "activations that the engine class accepts",
                         of=Field("text", "an activation")),

@@ -36,15 +36,16 @@ def own_dtype(checkpoint: Checkpoint) -> str:
         return _stored_dtype(checkpoint)
     name = str(own).replace("torch.", "")
     if name not in NAMES and name not in OTHER:
-        raise CheckpointError("config.json: torch_dtype", wanted="a torch dtype", found=name[:60])
+        raise CheckpointError("config.json: torch_dtype", wanted="a torch dtype",
+                              found=repr(name)[:60])
     return NAMES.get(name, "float32")
 
 
 def _stored_dtype(checkpoint: Checkpoint) -> str:
     stored = {tensor.dtype for tensor in (checkpoint.tensors or {}).values()}
-    if "F32" in stored or not stored:
+    if "F32" in stored or not stored & {"F16", "BF16"}:
         return "float32"
-    if {"F16", "BF16"} <= stored or not stored & {"F16", "BF16"}:
+    if {"F16", "BF16"} <= stored:
         raise NotKnownError("the dtype of a config without torch_dtype, from tensors of "
                             + ", ".join(sorted(stored)), hint="Pass --dtype.")
     return "float16" if "F16" in stored else "bfloat16"

@@ -114,7 +114,7 @@ def _check_heads(structure: Structure, tp: int) -> None:
 def _check_windows(structure: Structure) -> None:
     types, first = structure.layer_types, structure.max_window_layers
     if first is not None and len(set(types or ())) > 1 and first != structure.num_layers:
-        raise refuse("layer assignment", "AssertionError",
+        raise refuse("config fields", "AssertionError",
                      "Sliding window for some but all layers is not supported. This model uses "
                      f"sliding window but `max_window_layers` = {first} is less than "
                      f"`num_hidden_layers` = {structure.num_layers}. Please open an issue to "

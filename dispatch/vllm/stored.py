@@ -83,7 +83,7 @@ def _wrong_shapes(
     context: Context, layers: Sequence[Layer], tensors: Mapping[str, Tensor]
 ) -> Iterator[Finding]:
     """Unpacked weights are N x K; the loader asserts that each fits its parameter."""
-    for path, leaf in _leaves(context, layers):
+    for path, leaf, _ in _leaves(context, layers):
         tensor = tensors.get(f"{path}.weight")
         if tensor is None or tensor.shape is None or tensor.dtype not in UNPACKED:
             continue
@@ -100,26 +100,28 @@ def _missing_layers(
 ) -> Iterator[Finding]:
     if any(CONSOLIDATED.search(name) for name in tensors):
         return
-    paths = [path for path, _ in _leaves(context, layers)]
+    leaves = [(path, fused) for path, _, fused in _leaves(context, layers)]
     modules = {name.rpartition(".")[0] for name in tensors}
-    missing = [path for path in paths if path not in modules]
+    missing = [path for path, fused in leaves if path not in modules and fused not in modules]
     if missing:
-        all_of = "no" if len(missing) == len(paths) else f"{len(paths) - len(missing)}"
+        count = len(leaves) - len(missing)
         yield Finding("weight loading", "error", "layers-not-stored",
-                      f"{all_of} of {len(paths)} modules of this model have a tensor in the weight "
-                      f"files; missing: {missing[0]}" + (" ..." if len(missing) > 1 else ""),
+                      f"{count or 'none'} of {len(leaves)} modules of this model have a tensor in "
+                      f"the weight files; missing: {missing[0]}"
+                      + (" ..." if len(missing) > 1 else ""),
                       "Fetch every weight file; check num_hidden_layers.", SOURCE)
 
 
-def _leaves(context: Context, layers: Sequence[Layer]) -> Iterator[tuple[str, Leaf]]:
-    """Yield the checkpoint path and the sizes of every leaf with weights that the engine loads."""
+def _leaves(context: Context, layers: Sequence[Layer]) -> Iterator[tuple[str, Leaf, str]]:
+    """Yield the checkpoint path and the sizes of every leaf with weights that the engine loads, and
+    the fused path, under which its loader takes a leaf that is fused on disk."""
     modules = {m.path.rsplit(".", 1)[-1]: m for m in context.structure.modules}
     for layer in layers:
         name = layer.path.rsplit(".", 1)[-1]
         if layer.module == "Attention" or (name == "lm_head" and context.structure.tied):
             continue
         prefix = layer.path[: -len(name)]
-        yield from ((f"{prefix}{leaf.name}", leaf) for leaf in modules[name].leaves)
+        yield from ((f"{prefix}{leaf.name}", leaf, layer.path) for leaf in modules[name].leaves)
 
 
 def _missing_kv_scales(

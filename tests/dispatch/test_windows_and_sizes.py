@@ -1,0 +1,213 @@
+"""Attention windows, head sizes and biases of a config as vLLM 0.32.0 reads them. The answers are
+those of the engine's own code, run for an emulated GPU on the same config."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from asking import LLAMA, ask, message, quantization, starts
+from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.families import model_structure
+from quantplan.tables.errors import CheckpointError, NotKnownError
+
+QWEN2 = {**LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN3 = {**LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128}
+MISTRAL = {**LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+WINDOW = {"use_sliding_window": True, "sliding_window": 1024}
+FULL, SLIDING = "full_attention", "sliding_attention"
+MIXED = {**WINDOW, "layer_types": [FULL, SLIDING]}
+PER_HEAD = {"num_bits": 8, "type": "float", "strategy": "attn_head", "symmetric": True,
+            "dynamic": False}
+
+
+# Windows of some layers: models/qwen2.py:Qwen2Model.__init__, which qwen3.py inherits.
+
+
+@pytest.mark.parametrize("model", [QWEN2, QWEN3])
+@pytest.mark.parametrize("changes, first", [
+    ({**WINDOW, "max_window_layers": 1}, 1), (MIXED, 28), ({**MIXED, "max_window_layers": 3}, 3)])
+def test_a_window_of_some_layers_is_refused(
+    model: dict[str, Any], changes: dict[str, Any], first: int
+) -> None:
+    """Qwen2Config.max_window_layers is 28 where the config has none."""
+    answer = ask("gptq4-g128", "7.5", model={**model, **changes})
+    error = answer.trace.error
+    assert error is not None
+    assert (error.stage, error.type, error.layer) == ("config fields", "AssertionError", None)
+    assert error.message == (
+        "Sliding window for some but all layers is not supported. This model uses sliding window "
+        f"but `max_window_layers` = {first} is less than `num_hidden_layers` = 2. Please open an "
+        "issue to discuss this feature.")
+    assert error.source == "model_executor/models/qwen2.py:Qwen2Model.__init__"
+    assert starts(answer) == "no"
+    assert answer.trace.layers == ()
+
+
+def test_the_method_is_still_told_beside_that_refusal() -> None:
+    """The config class is made before the model: quantization is auto_gptq in the engine's answer
+    too."""
+    method = ask("gptq4-g128", "7.5", model={**QWEN2, **MIXED}).to_dict()["method"]
+    assert (method["resolved"], method["config_class"], method["min_capability"]) == (
+        "auto_gptq", "AutoGPTQConfig", 60)
+
+
+@pytest.mark.parametrize("model", [QWEN2, QWEN3])
+@pytest.mark.parametrize("changes", [
+    {}, {"use_sliding_window": True}, WINDOW, {"sliding_window": 1024},
+    {"sliding_window": 1024, "max_window_layers": 1}, {"sliding_window": 0},
+    {**WINDOW, "sliding_window": None, "max_window_layers": 1},
+    *({**WINDOW, "max_window_layers": first} for first in (0, 2, 5)),
+    {**MIXED, "max_window_layers": 2}, {**WINDOW, "layer_types": [FULL] * 2},
+    {**WINDOW, "layer_types": [SLIDING] * 2}])
+def test_a_window_of_all_or_no_layers_is_served(
+    model: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    answer = ask(None, "8.0", model={**model, **changes})
+    assert answer.trace.error is None
+    assert answer.trace.layers[3].attn_backend == "FLASH_ATTN"
+
+
+@pytest.mark.parametrize("model", [LLAMA, MISTRAL])
+def test_llama_and_mistral_mix_windows_freely(model: dict[str, Any]) -> None:
+    for changes in (MIXED, {**WINDOW, "max_window_layers": 1}):
+        assert ask(None, "8.0", model={**model, **changes}).trace.error is None
+
+
+# has_sliding_window of AttentionSelectorConfig, told where no backend fits: per-head scales on 8.0.
+
+
+@pytest.mark.parametrize("model, changes, windowed", [
+    (LLAMA, {}, False), (LLAMA, {"sliding_window": 1024}, True), (LLAMA, WINDOW, True),
+    (LLAMA, {"sliding_window": None}, False), (LLAMA, {"sliding_window": 0}, False),
+    (LLAMA, MIXED, False), (LLAMA, {**WINDOW, "layer_types": [SLIDING] * 2}, True),
+    (LLAMA, {"sliding_window": 512, "layer_types": [SLIDING] * 2}, True),
+    (LLAMA, {**WINDOW, "layer_types": [FULL] * 2}, False),
+    (LLAMA, {**WINDOW, "max_window_layers": 1}, True),
+    (MISTRAL, {}, True), (MISTRAL, {"sliding_window": None}, False),
+    (MISTRAL, {"sliding_window": 0}, False), (MISTRAL, {"use_sliding_window": True}, True),
+    (MISTRAL, MIXED, False),
+    *((model, changes, windowed) for model in (QWEN2, QWEN3) for changes, windowed in (
+        ({}, False), (WINDOW, False), ({"sliding_window": 1024}, False),
+        ({**WINDOW, "max_window_layers": 0}, True), ({**WINDOW, "max_window_layers": 2}, False),
+        ({**WINDOW, "max_window_layers": 5}, False),
+        ({**WINDOW, "layer_types": [SLIDING] * 2}, True),
+        ({**WINDOW, "layer_types": [FULL] * 2}, False),
+        ({"sliding_window": 512, "layer_types": [SLIDING] * 2}, False),
+        ({**MIXED, "max_window_layers": 2}, False)))])
+def test_has_sliding_window(model: dict[str, Any], changes: dict[str, Any], windowed: bool) -> None:
+    """MistralConfig.sliding_window is 4096 where the config has none; Qwen's configs drop theirs
+    unless use_sliding_window. The first layer's answer: full attention where the types are
+    mixed."""
+    quant = quantization("ct-fp8-dynamic", kv_cache_scheme=PER_HEAD)
+    words = message(ask(quant, "8.0", model={**model, **changes}))
+    assert re.findall(r"has_sliding_window=(\w+)", words) == [str(windowed)]
+
+
+def test_layer_types_that_are_no_list_of_names() -> None:
+    for value in ("full_attention", [1], {"0": FULL}):
+        with pytest.raises(CheckpointError, match=r"^config\.json: layer_types; wanted a list"):
+            ask(None, model={**LLAMA, "layer_types": value})
+
+
+# Head sizes.
+
+
+@pytest.mark.parametrize("model", [QWEN2, MISTRAL])
+@pytest.mark.parametrize("hidden, head, n", [(4100, 128, 6144), (4160, 130, 6240)])
+def test_qwen2_and_mistral_round_the_head_size_down(
+    model: dict[str, Any], hidden: int, head: int, n: int
+) -> None:
+    """32 heads: qkv_proj has (32 + 2 * 8) * head outputs."""
+    answer = ask(None, "8.9", model={**model, "hidden_size": hidden})
+    qkv = answer.trace.layers[1]
+    assert (qkv.path, qkv.n, qkv.k) == ("model.layers.0.self_attn.qkv_proj", n, hidden)
+    assert head * 48 == n
+    assert answer.trace.layers[3].attn_backend == (
+        "FLASH_ATTN" if head % 8 == 0 else "TRITON_ATTN")
+
+
+def test_qwen2_takes_an_odd_head_size() -> None:
+    """Qwen2Config checks no rotary dimension; MistralConfig and LlamaConfig do."""
+    answer = ask(None, "8.9", model={**QWEN2, "hidden_size": 4128})
+    assert answer.trace.layers[1].n == 48 * 129
+
+
+@pytest.mark.parametrize("model", [{**LLAMA, "hidden_size": 4100},
+                                   {**LLAMA, "hidden_size": 4100, "head_dim": 128}])
+def test_llama_wants_whole_heads(model: dict[str, Any]) -> None:
+    """LlamaConfig.validate_architecture: "not a multiple of the number of attention heads", whether
+    or not head_dim is given."""
+    with pytest.raises(CheckpointError) as raised:
+        ask(None, "8.9", model=model)
+    assert str(raised.value) == ("config.json: hidden_size; wanted a multiple of "
+                                 "num_attention_heads (32); found 4100")
+
+
+@pytest.mark.parametrize("family", [LLAMA, MISTRAL])
+@pytest.mark.parametrize("hidden, head_dim", [(4128, 129), (4192, 131)])
+def test_llama_and_mistral_want_even_heads(
+    family: dict[str, Any], hidden: int, head_dim: int
+) -> None:
+    """validate_rope: "RoPE requires an even rotary dimension"."""
+    with pytest.raises(CheckpointError) as raised:
+        ask(None, "8.9", model={**family, "hidden_size": hidden})
+    assert str(raised.value) == ("config.json: head_dim; wanted an even size, for rotary "
+                                 f"embeddings; found {head_dim}")
+
+
+def test_a_window_of_nothing_still_makes_layers_differ() -> None:
+    """Qwen2Config builds layer_types from `sliding_window is not None`."""
+    model = {**QWEN2, "use_sliding_window": True, "sliding_window": 0, "max_window_layers": 1}
+    error = ask(None, "8.0", model=model).trace.error
+    assert error is not None
+    assert error.message.startswith("Sliding window for some but all layers is not supported.")
+
+
+def test_llama_s_other_head_sizes_are_served() -> None:
+    answer = ask(None, "8.9", model={**LLAMA, "hidden_size": 4160})
+    assert answer.trace.layers[1].n == 48 * 130
+
+
+def test_more_heads_than_features() -> None:
+    with pytest.raises(CheckpointError, match=r"wanted at least num_attention_heads \(32\); "
+                                              "found 16"):
+        ask(None, model={**QWEN2, "hidden_size": 16})
+
+
+# Biases and flags.
+
+
+@pytest.mark.parametrize("changes, biased", [
+    ({"qkv_bias": True}, {"qkv_proj"}), ({"qkv_bias": False}, set()),
+    ({"qkv_bias": True, "attention_bias": True}, {"qkv_proj", "o_proj"}),
+    ({"qkv_bias": False, "attention_bias": True}, {"o_proj"}),
+    ({"qkv_bias": None, "attention_bias": True}, {"o_proj"})])
+def test_qkv_bias_goes_before_attention_bias(changes: dict[str, Any], biased: set[str]) -> None:
+    """models/llama.py:LlamaDecoderLayer.__init__: o_proj keeps attention_bias."""
+    modules = model_structure(Checkpoint("x", "mapping", {**LLAMA, **changes})).modules
+    assert {module.path.split(".")[-1] for module in modules if module.bias} == biased
+
+
+def test_encoder_attention_is_not_known() -> None:
+    with pytest.raises(NotKnownError, match=r"^a model with is_causal false"):
+        ask(None, model={**LLAMA, "is_causal": False})
+    for value in (True, None):
+        assert ask(None, model={**LLAMA, "is_causal": value}).trace.error is None
+
+
+@pytest.mark.parametrize("field", ["attention_bias", "qkv_bias", "mlp_bias", "is_causal",
+                                   "tie_word_embeddings", "use_sliding_window"])
+@pytest.mark.parametrize("value, told", [("no", '"no"'), (0, "0"), ([], "a list of 0 values")])
+def test_a_flag_is_true_or_false(field: str, value: Any, told: str) -> None:
+    """Text counts as true for the engine, whatever it says: it is refused here."""
+    with pytest.raises(CheckpointError) as raised:
+        ask(None, model={**LLAMA, field: value})
+    assert str(raised.value) == (
+        f"config.json: {field} is not usable; wanted true or false; found {told}")
