@@ -85,6 +85,7 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
 @quantplan.command(short_help="Weights, KV bytes and KV tokens in memory.")
 @model_options
 @deployment_options
+@click.option("--engine", metavar="vllm[@VERSION]", default="vllm", show_default=True)
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
 @click.option("--gpu-memory-utilization", type=float, metavar="FRACTION",
               help="Default: the engine's own.")
@@ -107,11 +108,12 @@ def gpus(words: tuple[str, ...], format_: str) -> None:
 
 
 @quantplan.command(short_help="The bundled models.")
-def models() -> None:
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
+def models(format_: str) -> None:
     """The bundled models, which need no network."""
     from quantplan.commands import run_models
 
-    run_models()
+    run_models(format_)
 
 
 @quantplan.command()

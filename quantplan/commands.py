@@ -46,7 +46,8 @@ def run_budget(options: Mapping[str, Any]) -> int:
     asked = {name: options[name] for name in (
         "gpu_mem", "gpu", "capability", "gpu_memory_utilization", "tp", "dtype", "quantization",
         "kv_cache_dtype", "revision", "as_format")}
-    found = budget(options["model"], **asked)
+    (engine, version), = _engines((options["engine"],))
+    found = budget(options["model"], engine=engine, engine_version=version, **asked)
     if options["format_"] == "json":
         _print_json(found.to_dict())
     else:
@@ -122,12 +123,15 @@ def _holds(row: Mapping[str, Any], words: tuple[str, ...]) -> bool:
     return all(word.lower() in text for word in words)
 
 
-def run_models() -> None:
+def run_models(format_: str) -> None:
     """Print the bundled models."""
     from quantplan.dispatch.bundled import bundled_models
     from quantplan.reports.catalogue import model_table
 
-    say(model_table(bundled_models()))
+    if format_ == "json":
+        _print_json(bundled_models())
+    else:
+        say(model_table(bundled_models()))
 
 
 def run_probe(format_: str) -> int:

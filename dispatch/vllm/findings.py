@@ -141,6 +141,18 @@ def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
                           f"{name} is not read by this version any more", "Drop it.", "envs.py")
 
 
+def unread_environment(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Variables of the engine's name that selection does not read: another purpose, or a typo."""
+    table = context.table
+    known = {*table["environment"], *table["removed_environment"]}
+    for name in sorted(set(context.deployment.env) - known):
+        if name.startswith("VLLM_"):
+            yield Finding("flags", "info", "variable-not-read",
+                          f"{name} is none of the variables that kernel selection reads: it "
+                          "changes nothing here", "Selection reads "
+                          + ", ".join(table["environment"]) + ".", "envs.py")
+
+
 def unknown_disabled_kernels(context: Context, layers: Layers) -> Iterator[Finding]:
     """Names in VLLM_DISABLED_KERNELS that are no class this table knows."""
     for name in context.facts["env.VLLM_DISABLED_KERNELS"]:
@@ -206,6 +218,6 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 RULES: tuple[Rule, ...] = (
     bfloat16_worker, float16_fallback, humming_float32, no_machine_code, int8_on_blackwell,
     block_fp8_weight_only, split_groups, merged_block, removed_environment,
-    unknown_disabled_kernels, backend_without_kernel,
+    unread_environment, unknown_disabled_kernels, backend_without_kernel,
     assumed_libraries,
 )

@@ -19,6 +19,7 @@ from asking import LLAMA, quantization
 from jsonschema import validate
 from quantplan.dispatch.bundled import bundled_models
 from quantplan.dispatch.gpu import all_gpus
+from quantplan.tables.errors import NotKnownError
 
 from quantplan import __version__, budget, explain, reports
 from quantplan.cli import quantplan
@@ -275,3 +276,17 @@ def test_a_reader_that_leaves_early_is_no_refusal() -> None:
         stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_models_as_json() -> None:
+    result = run("models", "--format", "json")
+    assert [row["id"] for row in json.loads(result.output)] == [
+        row["id"] for row in bundled_models()]
+
+
+def test_a_budget_of_a_named_engine_version() -> None:
+    wanted = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB")
+    asked = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--engine", "vllm@0.32.0")
+    assert (asked.exit_code, asked.output) == (0, wanted.output)
+    with pytest.raises(NotKnownError, match="no table for vllm 0.1"):
+        run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--engine", "vllm@0.1")

@@ -242,3 +242,13 @@ def test_errors_come_first_and_every_stage_is_one_of_the_twelve() -> None:
     assert ranks == sorted(ranks)
     assert {f.stage for f in answer.trace.findings} <= set(STAGES)
     assert all(f.source for f in answer.trace.findings)
+
+
+def test_a_variable_that_selection_does_not_read() -> None:
+    """A typo looks like a setting that had no effect."""
+    answer = ask("fp8-dynamic", env={"VLLM_DISABLE_KERNELS": "MarlinLinearKernel", "HOME": "x"})
+    finding = only(answer, "variable-not-read")
+    assert (finding.severity, finding.message) == (
+        "info", "VLLM_DISABLE_KERNELS is none of the variables that kernel selection reads: it "
+        "changes nothing here")
+    assert found(ask("fp8-dynamic", env={"VLLM_BATCH_INVARIANT": "0"}), "variable-not-read") == []
