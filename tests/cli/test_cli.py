@@ -288,5 +288,5 @@ def test_a_budget_of_a_named_engine_version() -> None:
     wanted = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB")
     asked = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--engine", "vllm@0.32.0")
     assert (asked.exit_code, asked.output) == (0, wanted.output)
-    with pytest.raises(NotKnownError, match="no table for vllm 0.1"):
+    with pytest.raises(NotKnownError, match=r"no table for vllm 0\.1"):
         run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--engine", "vllm@0.1")
