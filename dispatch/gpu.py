@@ -15,7 +15,7 @@ from quantplan.tables.load import read_table
 GpuRow = Mapping[str, Any]
 
 _LONGEST_NAME = 80
-_LEAST, _MOST = 60, 129
+_LEAST, _MOST = 60, 121
 _NEXT_STEP = "`quantplan gpus` lists them; --capability 8.9 works without a name."
 
 
@@ -74,7 +74,7 @@ def gpu_of(row: GpuRow) -> Gpu:
 
 
 def capability_gpu(text: str) -> Gpu:
-    """Return an unnamed GPU of capability TEXT ("8.9" or "89"); raise UsageError outside 6.0-12.9.
+    """Return an unnamed GPU of capability TEXT ("8.9" or "89"); raise UsageError outside 6.0-12.1.
 
     Nothing but the capability is known of it: no multiprocessors, no memory.
     """
@@ -82,7 +82,7 @@ def capability_gpu(text: str) -> Gpu:
     digits = "".join(part for part in match.groups() if part) if match else ""
     if not digits or not _LEAST <= int(digits) <= _MOST:
         raise UsageError(f"{text[:_LONGEST_NAME]!r} is not a compute capability",
-                         wanted="6.0 to 12.9, such as 8.9 or 89",
+                         wanted="6.0 to 12.1, such as 8.9 or 89",
                          hint="`quantplan gpus` shows the capability of every GPU it knows.")
     capability = int(digits)
     return Gpu(name=f"Emulated GPU {capability // 10}.{capability % 10}",

@@ -25,7 +25,8 @@ ONLINE_FORMATS = {"fp8": "fp8-dynamic", "fp8_per_tensor": "fp8-dynamic",
 """--quantization of a 16-bit checkpoint -> the format whose parameters weigh the same."""
 
 
-GPU_INDEPENDENT = ("method name", "config fields", "shapes under TP", "weight loading")
+GPU_INDEPENDENT = ("method name", "config fields", "activation dtype", "shapes under TP",
+                   "weight loading")
 """Stages whose refusal holds on every GPU."""
 
 

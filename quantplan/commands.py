@@ -72,8 +72,8 @@ def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
         return [(name, None) for name in ENGINES if engine_versions(name)]
     found: list[tuple[str, str | None]] = []
     for text in asked:
-        name, _, version = text.partition("@")
-        if name.lower() not in ENGINES:
+        name, at, version = text.partition("@")
+        if name.lower() not in ENGINES or (at and not version):
             raise UsageError(f"--engine {text}", wanted="vllm or sglang, with @VERSION if needed")
         found.append((name.lower(), version or None))
     return found

@@ -68,7 +68,8 @@ def _what_if(budget: Budget) -> str:
     rows = [_what_if_row(row) for row in budget.what_if]
     header = ["--as", "format", "weights GB", "GiB", "left GiB", "KV tokens at most"]
     per_token = kib(budget.what_if[0].kv_bytes_per_token)
-    return (f"The same model in other formats (weights {EXACT}, left and tokens "
+    served = ", served in bfloat16" if budget.dtype == "float32" else ""
+    return (f"The same model in other formats{served} (weights {EXACT}, left and tokens "
             f"{budget.engine_memory.kind}; KV cache {per_token} per token)\n"
             + columns(rows, header, "llrrrr"))
 

@@ -53,6 +53,9 @@ def _question(shown: Shown) -> str:
         words.append(f"--kv-cache-dtype {deployment.kv_cache_dtype}")
     if deployment.linear_backend != "auto":
         words.append(f"--linear-backend {deployment.linear_backend}")
+    words += [f"--env {name}={value}" for name, value in deployment.env.items()]
+    states = {True: "on", False: "off", None: "unknown"}
+    words += [f"--lib {name}={states[state]}" for name, state in deployment.libs.items()]
     return ", ".join(words)
 
 
@@ -78,7 +81,7 @@ def mode_lines(trace: Trace) -> list[list[str]]:
     example: dict[str, Layer] = {}
     for layer in trace.layers:
         if layer.module not in ("Attention", "VocabParallelEmbedding", "ParallelLMHead"):
-            mode = _mode(layer)
+            mode = _mode(layer, trace)
             weights[mode] = weights.get(mode, 0) + (layer.n or 0) * (layer.k or 0)
             example.setdefault(mode, layer)
     return [_mode_line(mode, example[mode])
@@ -99,9 +102,16 @@ def _choice(layer: Layer, mode: str) -> list[str]:
     selection = layer.selection
     if mode not in INTEGER_WEIGHTS or selection is None or selection.kernel is None:
         return []
-    before = [f"; not {c.kernel}: {c.decisive.text}" for c in selection.rejected if c.decisive]
-    out = before[-1] if before else ""
+    before = [c for c in selection.rejected if c.decisive]
+    out = f"; not {before[-1].kernel}: {_closest(before[-1])}" if before else ""
     return [f"{selection.kernel} is the first of its list to accept{out}."]
+
+
+def _closest(candidate: Candidate) -> str:
+    """Return the last failed check of the decisive fact: the one that says most ("must be 9.0"
+    after "must be at least 9.0")."""
+    fact = candidate.decisive.fact if candidate.decisive else ""
+    return [c.text for c in candidate.checks if c.verdict != PASS and c.fact == fact][-1]
 
 
 def why_mode(layer: Layer, mode: str) -> str | None:
@@ -148,7 +158,7 @@ def _table(trace: Trace) -> str:
     for layer, indices in rows(trace.layers):
         size = f"{layer.n} x {layer.k}" if layer.n else ""
         kernel = layer.kernel or _path(layer)
-        mode = _kv(layer, trace) if layer.module == "Attention" else _mode(layer)
+        mode = _kv(layer, trace) if layer.module == "Attention" else _mode(layer, trace)
         found.append((_short(layer), str(len(indices) or 1), size, kernel, mode))
     return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
 
@@ -161,8 +171,9 @@ def _short(layer: Layer) -> str:
     return star_path(layer).replace("model.layers.*.", "")
 
 
-def _mode(layer: Layer) -> str:
-    return layer.mode or ("unknown" if layer.selection else "W16A16")
+def _mode(layer: Layer, trace: Trace) -> str:
+    plain = "W32A32" if trace.dtype == "float32" else "W16A16"
+    return layer.mode or ("unknown" if layer.selection else plain)
 
 
 def _path(layer: Layer) -> str:
@@ -209,6 +220,8 @@ def _why_not(trace: Trace, kernel: str) -> str:
         if candidate.kernel == kernel:
             told.setdefault(_told(candidate, None), []).append(str(trace.error and
                                                                    trace.error.layer))
+    if trace.error and not told:
+        return f"why not {kernel}: the engine stops at {trace.error.stage}, before it looks at any"
     lines = [f"  {', '.join(names)}: {text}" for text, names in told.items()]
     return "\n".join([f"why not {kernel}:", *lines]) if lines else "\n".join([
         f"why not {kernel}: it is in no candidate list of these layers", *_lists(trace)])

@@ -126,7 +126,8 @@ def _check_capability(row: Mapping[str, Any], context: Context, site: Site) -> N
         raise refuse("layer assignment", "RuntimeError",
                      "Quantization scheme is not supported for the current GPU. Min capability: "
                      f"{row['min_capability']}. Current capability: {context.gpu.capability}.",
-                     site.path, row["source"])
+                     site.path, row["source"],
+                     hint="No flag changes this; use another format or a newer GPU.")
 
 
 def _fp8_w8a8(group: Group, context: Context, site: Site) -> Assignment:
@@ -234,4 +235,5 @@ def _check_whole_groups(group_size: int, site: Site) -> None:
             f"Weight input_size_per_partition={shard.k} for layer '{site.path}' is not divisible "
             f"by group_size={whole}. This happens when tensor_parallel_size splits the layer "
             "input into shards that are not a whole number of quant groups. Consider reducing "
-            "tensor_parallel_size.", site.path, GROUP_SOURCE)
+            "tensor_parallel_size.", site.path, GROUP_SOURCE,
+            hint=f"Use a tensor parallel size that leaves whole groups of {whole}.")

@@ -100,7 +100,8 @@ def _kernel_list(
     if reason:
         raise refuse("layer assignment", "ValueError", reason, site.path,
                      "model_executor/layers/quantization/utils/marlin_utils.py:"
-                     "verify_marlin_supported")
+                     "verify_marlin_supported",
+                     hint="Use a group size of 32, 64, 128 or -1, and a GPU of 7.5 or newer.")
     act = marlin_input_dtype(context, site) or context.dtype
     quant = integer_quant(site, weight_type, bits, group, False, act)
     return Assignment("AutoGPTQLinearMethod", None, "mixed_precision", quant, act_words(act))

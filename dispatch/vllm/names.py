@@ -129,7 +129,8 @@ def _check_known(table: Table, name: str, deployment: Deployment) -> None:
         listed = "[" + ", ".join(repr(method) for method in table["methods"]) + "]"
         raise refuse("method name", "ValidationError",
                      f"Unknown quantization method: {name}. Must be one of {listed}.", None,
-                     table["methods_source"], hint=_MOVED.get(name))
+                     table["methods_source"], hint=_MOVED.get(
+                         name, "Use one of these names, or a version that has this method."))
     if name in table["deprecated_methods"] and not deployment.allow_deprecated_quantization:
         raise refuse("method name", "ValidationError",
                      "('The quantization method %s is deprecated and will be removed in future "

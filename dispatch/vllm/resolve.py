@@ -177,7 +177,9 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
         return _layer(site, assignment, selection, None)
     if selection.kernel is None:
         raise refuse("kernel selection", "ValueError", str(selection.error), site.path,
-                     context.table["families"][assignment.family]["source"], selection=selection)
+                     context.table["families"][assignment.family]["source"],
+                     hint="Drop --linear-backend and VLLM_DISABLED_KERNELS where they are set; -v "
+                     "shows every kernel's checks.", selection=selection)
     if serving.after:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]

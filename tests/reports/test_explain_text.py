@@ -104,7 +104,7 @@ def test_a_weight_only_checkpoint_is_not_the_gpu_s_fault(capability: str) -> Non
     ("awq4-g128", "8.0", ["vLLM 0.32.0   starts   W4A16: weights 4-bit integers, activations "
                           "16-bit, because the checkpoint quantizes weights only", SAVES,
                           "MarlinLinearKernel is the first of its list to accept; not "
-                          "MacheteLinearKernel: gpu.capability is 8.0; must be at least 9.0."]),
+                          "MacheteLinearKernel: gpu.capability is 8.0; must be 9.0."]),
     ("gptq8-g128", "9.0", ["vLLM 0.32.0   starts   W8A16: weights 8-bit integers, activations "
                            "16-bit, because the checkpoint quantizes weights only", SAVES,
                            "MacheteLinearKernel is the first of its list to accept; not "
@@ -271,3 +271,21 @@ def test_every_mode_of_the_kernels_has_words() -> None:
     fixed = {case["mode"] for row in rows for case in (row, *row.get("mode_when", ()))
              if "mode" in case and "{" not in case["mode"]}
     assert fixed - set(modes()) == set()
+
+
+def test_float32_is_told_as_32_bits() -> None:
+    lines = verdict(None, "9.0", dtype="float32")
+    assert lines[0] == "vLLM 0.32.0   starts   W32A32: weights and activations 32-bit"
+
+
+def test_the_question_names_variables_and_libraries() -> None:
+    answer = ask("gptq4-g128", "9.0", env={"VLLM_BATCH_INVARIANT": "0"}, libs={"flashinfer": None})
+    assert text(answer).splitlines()[0].endswith(
+        "float16, --env VLLM_BATCH_INVARIANT=0, --lib flashinfer=unknown".replace(
+            "float16", answer.trace.dtype))
+
+
+def test_why_not_where_the_engine_stops_before_any_list() -> None:
+    whole = text(ask("gptq4-desc", "9.0"), why_not="MarlinLinearKernel")
+    assert ("why not MarlinLinearKernel: the engine stops at config fields, before it looks at any"
+            in whole)
