@@ -69,6 +69,9 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     if config.get("is_causal") is False:
         raise NotKnownError("a model with is_causal false",
                             hint="Encoder-only attention is not in this version's table yet.")
+    if config.get("dual_chunk_attention_config"):
+        raise NotKnownError("dual_chunk_attention_config",
+                            hint="Dual chunk attention is not in this version's table yet.")
     window = _window(config, family) or None
     types = _layer_types(config, family, sizes["num_hidden_layers"])
     modules = tuple(_module(row, sizes, config, family) for row in family["modules"])
@@ -99,8 +102,9 @@ def _layer_types(
     """Return the attention type of every layer, None where the config class has no such field."""
     given = config.get("layer_types")
     if given is not None:
-        if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-            raise CheckpointError("config.json: layer_types", wanted="a list of names",
+        names = isinstance(given, list) and all(isinstance(name, str) for name in given)
+        if not names or len(given) != layers:
+            raise CheckpointError("config.json: layer_types", wanted=f"a list of {layers} names",
                                   found=repr(given)[:60])
         return tuple(given)
     if "max_window_layers" not in family:
@@ -118,10 +122,10 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if not named:
         by_type = {t: a for f in known.values() for t, a in f["model_types"].items()}
         named = [by_type[model_type]] if model_type in by_type else []
-    for architecture in named:
-        if architecture in known:
-            return str(architecture)
-    what = ", ".join(named) or f"model_type {model_type}"
+    # The engine takes the first that it has registered; only of ours is that known here.
+    if named and named[0] in known:
+        return str(named[0])
+    what = named[0] if named else f"model_type {model_type}"
     raise NotKnownError(f"no family row for the architecture {what}",
                         wanted="one of " + ", ".join(sorted(known)),
                         hint="Its layers are not guessed; a row in tables/families/ teaches it.")
@@ -133,7 +137,8 @@ def model_sizes(config: Mapping[str, Any], family: Mapping[str, Any]) -> dict[st
         "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
         "vocab_size")}
     heads = sizes["num_attention_heads"]
-    sizes["num_key_value_heads"] = config.get("num_key_value_heads") or heads
+    default = family.get("default_kv_heads", {}).get(str(config.get("model_type")), heads)
+    sizes["num_key_value_heads"] = config.get("num_key_value_heads", default) or heads
     head_dim = config.get("head_dim") if family["head_dim"] == "config_or_derived" else None
     head_dim = head_dim or family.get("default_head_dim") or sizes["hidden_size"] // heads
     _check_heads(sizes["hidden_size"], heads, head_dim, config.get("model_type"), family)

@@ -7,6 +7,7 @@ vocabulary to a multiple of 64 that must divide, and replicates what it cannot s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from quantplan.dispatch.families import Module, Structure
@@ -18,12 +19,14 @@ INPUT_SIZES = ("k", "k_blocks", "groups")
 
 
 class Cut(NamedTuple):
-    """Output and input features of a checkpoint module: whole, and those of one rank."""
+    """Output and input features of a checkpoint module: whole, and those of one rank;
+    `before_rank` are the rank's outputs in front of it in the fused layer."""
 
     n: int
     k: int
     n_rank: int
     k_rank: int
+    before_rank: int = 0
 
 
 def cut_leaves(module: Module, structure: Structure, tp: int) -> list[Cut]:
@@ -34,8 +37,9 @@ def cut_leaves(module: Module, structure: Structure, tp: int) -> list[Cut]:
     part = shard(module, structure, tp)
     if not part.divides:
         raise uneven(module.path, tp, f"{part.n_full} x {part.k_full}")
-    return [Cut(leaf.n, leaf.k or 1, rows, part.k)
-            for leaf, rows in zip(module.leaves, part.parts, strict=True)]
+    starts = accumulate(part.parts, initial=0)
+    return [Cut(leaf.n, leaf.k or 1, rows, part.k, before)
+            for leaf, rows, before in zip(module.leaves, part.parts, starts, strict=False)]
 
 
 def uneven(what: str, tp: int | None, found: str) -> UsageError:
@@ -45,16 +49,26 @@ def uneven(what: str, tp: int | None, found: str) -> UsageError:
                       found=found, hint="Choose another tensor parallel size or format.")
 
 
-def rank_elements(shape: Sequence[int], dims: Sequence[str], cut: Cut, what: str) -> int:
+def rank_elements(
+    shape: Sequence[int], dims: Sequence[str], cut: Cut, what: str, block: int | None = None
+) -> int:
     """Return how many elements of a tensor one rank holds.
 
-    `dims` names what each size of `shape` counts, as in tables/formats; sizes of 1 and numbers are
+    `block` is the outputs of one block, which the engine counts over the whole fused layer. `dims`
+    names what each size of `shape` counts, as in tables/formats; sizes of 1 and numbers are
     replicated, padding of the vocabulary included. Raises UsageError for a share that is not whole.
     """
     elements = 1
     for size, dim in zip(shape, dims, strict=True):
-        elements *= _share(size, dim, cut, what)
+        elements *= (_blocks(cut, block) if block and dim == "n_blocks"
+                     else _share(size, dim, cut, what))
     return elements
+
+
+def _blocks(cut: Cut, block: int) -> int:
+    """Return the blocks that begin with this leaf's outputs in the rank's fused layer."""
+    end = cut.before_rank + cut.n_rank
+    return -(-end // block) + -cut.before_rank // block
 
 
 def _share(size: int, dim: str, cut: Cut, what: str) -> int:

@@ -31,10 +31,11 @@ class Part(NamedTuple):
     values: int = 1
     source: str | None = None
     note: str | None = None
+    block: int | None = None
 
     def rank_values(self, cut: Cut, what: str) -> int:
         """Return how many values one rank holds."""
-        return rank_elements(self.shape, self.dims, cut, what) * self.values
+        return rank_elements(self.shape, self.dims, cut, what, self.block) * self.values
 
 
 def model_bits(dtype: str) -> int:
@@ -102,7 +103,8 @@ def row_part(
     if "packed" in row and WORD_BITS % weights.bits == 0:
         bits, values = weights.bits, WORD_BITS // weights.bits
     yield Part(row["holds"], shape, tuple(row["dims"]), bits, values,
-               layout_row(weights.layout)["source"], row.get("because"))
+               layout_row(weights.layout)["source"], row.get("because"),
+               weights.block[0] if weights.block else None)
 
 
 def is_plain(found: Mapping[str, Tensor]) -> bool:

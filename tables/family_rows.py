@@ -52,6 +52,9 @@ FAMILY: Row = {
                     of=Field("list", "config fields", of=Field("text", "a field"))),
     "default_windows": Field("map", "model_type -> sliding window in tokens when the config does "
                              "not say", required=False, of=Field("int", "tokens")),
+    "default_kv_heads": Field("map", "model_type -> num_key_value_heads when the config has no "
+                              "such field; others have one per query head", required=False,
+                              of=Field("int", "heads")),
     "window_flag": Field("text", "config field without which sliding_window is not used",
                          required=False),
     "max_window_layers": Field("int", "default of the config field of that name: the first layer "

@@ -32,6 +32,18 @@ def bfloat16_worker(context: Context, layers: Layers) -> Iterator[Finding]:
             "Pass --dtype float16.", "platforms/cuda.py:CudaPlatform.check_if_supports_dtype")
 
 
+def text_config_unread(context: Context, layers: Layers) -> Iterator[Finding]:
+    """A text_config beside a text-only architecture: its config class does not unfold it."""
+    if context.checkpoint.config.get("text_config") is not None:
+        yield Finding("config fields", "error", "text-config-of-a-text-model",
+                      "The text_config extracted from the model config does not have "
+                      "`num_attention_heads` attribute. This indicates a mismatch between the "
+                      "model config and vLLM's expectations. Please ensure that the model config "
+                      "is compatible with vLLM.",
+                      f"{context.structure.architecture} takes its fields at the top level.",
+                      "transformers_utils/config.py:get_hf_text_config")
+
+
 def no_machine_code(context: Context, layers: Layers) -> Iterator[Finding]:
     """No machine code in the wheel for this capability: selection answers, kernels may not."""
     if context.gpu.capability not in context.table["machine_code"]:
@@ -217,8 +229,7 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 
 
 RULES: tuple[Rule, ...] = (
-    bfloat16_worker, float16_fallback, humming_float32, no_machine_code, int8_on_blackwell,
-    block_fp8_weight_only, split_groups, merged_block, removed_environment,
-    unread_environment, unknown_disabled_kernels, backend_without_kernel,
-    assumed_libraries,
+    text_config_unread, bfloat16_worker, float16_fallback, humming_float32, no_machine_code,
+    int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block, removed_environment,
+    unread_environment, unknown_disabled_kernels, backend_without_kernel, assumed_libraries,
 )

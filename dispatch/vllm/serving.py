@@ -99,6 +99,12 @@ def _side_file(name: str, context: Context) -> Mapping[str, Any] | None:
     classes = context.table["config_classes"]
     kind = classes[row["config_class"]]["resolves"] if row else None
     found = [f for f in CONFIG_FILES.get(str(kind), ()) if f in context.checkpoint.side_files]
+    if len(found) > 1:
+        files = [f"{context.checkpoint.name}/{file}" for file in found]
+        raise refuse("config fields", "ValidationError",
+                     f"Found multiple config files for {name}: {files}", None,
+                     "model_executor/model_loader/weight_utils.py:get_quant_config",
+                     hint="Keep one of them.")
     return context.checkpoint.side_files[found[0]] if found else None
 
 

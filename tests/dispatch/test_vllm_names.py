@@ -287,3 +287,13 @@ def test_a_side_file_stands_for_the_config() -> None:
     assert answer.trace.method.config_class == "AutoGPTQConfig"
     assert {layer.method for layer in answer.trace.layers if layer.module == "QKVParallelLinear"
             } == {"AutoGPTQLinearMethod"}
+
+
+def test_two_side_files_are_one_too_many() -> None:
+    """weight_utils.py:get_quant_config."""
+    side = {"w_bit": 4, "q_group_size": 128, "zero_point": True}
+    answer = ask(None, quantization="awq", side_files={"quantize_config.json": side,
+                                                       "quant_config.json": side})
+    assert refused(answer) == (
+        "config fields", "ValidationError", "Found multiple config files for awq: "
+        "['llama/quantize_config.json', 'llama/quant_config.json']")

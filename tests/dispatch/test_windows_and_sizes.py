@@ -211,3 +211,27 @@ def test_a_flag_is_true_or_false(field: str, value: Any, told: str) -> None:
         ask(None, model={**LLAMA, field: value})
     assert str(raised.value) == (
         f"config.json: {field} is not usable; wanted true or false; found {told}")
+
+
+@pytest.mark.parametrize("model, n", [
+    ({**MISTRAL, "hidden_size": 5120, "num_attention_heads": 40}, 7168),
+    ({**QWEN2, "hidden_size": 4096, "num_attention_heads": 32}, 12288),
+    ({**LLAMA, "hidden_size": 5120, "num_attention_heads": 40}, 15360)])
+def test_kv_heads_that_the_config_does_not_give(model: dict[str, Any], n: int) -> None:
+    """transformers 5.19.0: MistralConfig has 8, Qwen2Config 32, LlamaConfig one per query head; the
+    engine's qkv_proj of Mistral's has 7168 outputs."""
+    model = {name: value for name, value in model.items() if name != "num_key_value_heads"}
+    assert ask(None, "9.0", model=model).trace.layers[1].n == n
+
+
+def test_dual_chunk_attention_is_not_known() -> None:
+    with pytest.raises(NotKnownError, match=r"^dual_chunk_attention_config"):
+        ask(None, model={**QWEN2, "dual_chunk_attention_config": {"chunk_size": 262144}})
+
+
+def test_a_text_config_beside_a_text_model() -> None:
+    """transformers_utils/config.py:get_hf_text_config; the engine refuses every such config."""
+    answer = ask(None, model={**LLAMA, "text_config": {"torch_dtype": "float16"}})
+    finding = answer.trace.findings[0]
+    assert (finding.id, finding.severity) == ("text-config-of-a-text-model", "error")
+    assert answer.to_dict()["starts"] == "no"
