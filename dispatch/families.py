@@ -28,6 +28,11 @@ class Module(NamedTuple):
     leaves: tuple[Leaf, ...]
 
     @property
+    def name(self) -> str:
+        """Return the last part of the path: qkv_proj, lm_head."""
+        return self.path.rsplit(".", 1)[-1]
+
+    @property
     def per_layer(self) -> bool:
         """Return whether there is one of these in every decoder layer."""
         return "*" in self.path
@@ -55,6 +60,11 @@ class Structure(NamedTuple):
     layer_types: tuple[str, ...] | None = None
     max_window_layers: int | None = None
 
+    def module_of(self, path: str) -> Module:
+        """Return the module that stands at a concrete or starred layer path."""
+        name = path.rsplit(".", 1)[-1]
+        return next(module for module in self.modules if module.name == name)
+
 
 def model_structure(checkpoint: Checkpoint) -> Structure:
     """Return the structure of a checkpoint's language model.
@@ -75,7 +85,7 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     window = _window(config, family) or None
     types = _layer_types(config, family, sizes["num_hidden_layers"])
     modules = tuple(_module(row, sizes, config, family) for row in family["modules"])
-    packed = {m.path.split(".")[-1]: tuple(leaf.name for leaf in m.leaves)
+    packed = {m.name: tuple(leaf.name for leaf in m.leaves)
               for m in modules if len(m.leaves) > 1}
     return Structure(
         architecture, family["id"], str(config.get("model_type", "")),

@@ -18,12 +18,12 @@ from quantplan.planner.sizes import parse_size
 from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
 
 ASSUMED_CAPABILITY = 90
-"""Stands for the GPU when only its memory is given; decides bfloat16 and nothing else here."""
+"""Stands for the GPU when only its memory is given; what it decides is told only where every GPU
+decides the same."""
 
 ONLINE_FORMATS = {"fp8": "fp8-dynamic", "fp8_per_tensor": "fp8-dynamic",
                   "fp8_per_block": "fp8-block", "fp8_per_channel": "ct-fp8-dynamic"}
 """--quantization of a 16-bit checkpoint -> the format whose parameters weigh the same."""
-
 
 GPU_INDEPENDENT = ("method name", "config fields", "activation dtype", "shapes under TP",
                    "weight loading")

@@ -13,7 +13,7 @@ import click
 
 from quantplan import __version__
 from quantplan.completion import format_names, gpu_names, kernel_names, model_names
-from quantplan.output import clean, say
+from quantplan.output import clean, discard_stdout, say
 from quantplan.tables.errors import QuantplanError, UsageError
 
 LONGEST_ERROR = 1000
@@ -183,7 +183,7 @@ def main() -> None:
             _bug(error)
             sys.exit(5)
         _say("usage", UsageError("the output cannot be written", found=error.strerror))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         sys.exit(2)
     except Exception as error:  # our bug: still one line, never a traceback
         _bug(error)

@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quantplan.dispatch.config_file import kind
 from quantplan.tables.errors import UsageError
-
-Options = Mapping[str, Any]
 
 
 def checked(**options: Any) -> None:
@@ -16,22 +15,13 @@ def checked(**options: Any) -> None:
     for name, value in options.items():
         wanted, fits = KINDS[name]
         if not fits(value):
-            raise UsageError(f"{name}", wanted=wanted, found=told(value))
-
-
-def told(value: Any) -> str:
-    """Return a value in a few characters, whatever it is."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer with more digits than Python prints
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+            raise UsageError(name, wanted=wanted, found=kind(value))
 
 
 def parallel_size(tp: int) -> int:
     """Return the tensor parallel size; raise UsageError outside 1 to 1024."""
     if type(tp) is not int or not 1 <= tp <= 1024:
-        raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=told(tp))
+        raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=kind(tp))
     return tp
 
 

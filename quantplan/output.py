@@ -16,9 +16,14 @@ def say(text: str) -> None:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         if not isinstance(error, BrokenPipeError):
             raise UsageError("the output cannot be written", found=error.strerror) from None
+
+
+def discard_stdout() -> None:
+    """Send what is still to be flushed nowhere: its reader is gone, or the disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def clean(text: str) -> str:

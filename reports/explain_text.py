@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -193,7 +193,7 @@ def _conditions(trace: Trace) -> str:
             fallback = layer.kernel or "no kernel: the engine refuses"
             told.setdefault(f"{other.kernel} if {facts}, else {fallback}", []).append(
                 _short(layer))
-    lines = [f"  {', '.join(names)}: {text}" for text, names in told.items()]
+    lines = _grouped(told)
     return "\n".join(["not known from here:", *lines]) if lines else ""
 
 
@@ -222,7 +222,7 @@ def _why_not(trace: Trace, kernel: str) -> str:
                                                                    trace.error.layer))
     if trace.error and not told:
         return f"why not {kernel}: the engine stops at {trace.error.stage}, before it looks at any"
-    lines = [f"  {', '.join(names)}: {text}" for text, names in told.items()]
+    lines = _grouped(told)
     return "\n".join([f"why not {kernel}:", *lines]) if lines else "\n".join([
         f"why not {kernel}: it is in no candidate list of these layers", *_lists(trace)])
 
@@ -236,6 +236,11 @@ def _lists(trace: Trace) -> list[str]:
             why = f", because {layer.why}" if layer.why else ""
             told.setdefault(f"list {layer.selection.family}, by {by}{why}", []).append(
                 _short(layer))
+    return _grouped(told)
+
+
+def _grouped(told: Mapping[str, list[str]]) -> list[str]:
+    """Return a line per text, with the layers that it is said of."""
     return [f"  {', '.join(names)}: {text}" for text, names in told.items()]
 
 

@@ -45,9 +45,8 @@ def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
     """Return layers that behave alike once, with the indices that they stand for."""
     found: dict[tuple[Any, ...], tuple[Layer, list[int]]] = {}
     for layer in layers:
-        path = re.sub(r"\.\d+\.", ".*.", layer.path)
-        key = (path, layer.n, layer.k, layer.method, layer.scheme, layer.mode, layer.act,
-               id(layer.selection), layer.kv_cache_dtype, layer.why)
+        key = (star_path(layer), layer.n, layer.k, layer.method, layer.scheme, layer.mode,
+               layer.act, id(layer.selection), layer.kv_cache_dtype, layer.why)
         row = found.setdefault(key, (layer, []))
         if layer.layer_index is not None:
             row[1].append(layer.layer_index)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from quantplan.tables.gpu_rows import FIGURE_NAMES, GPU_FILES, lookup_key
 from quantplan.tables.load import read_table
+from quantplan.tables.name_laws import not_kebab, spellings, used_twice
 
 CAPABILITIES = ("7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0",
                 "12.0", "12.1")
@@ -67,26 +67,17 @@ def law_catalogue_is_complete(rows: Entries) -> Iterator[str]:
 
 def law_id_is_kebab(rows: Entries) -> Iterator[str]:
     """Ids and aliases are lower case words and numbers joined by hyphens."""
-    for entry in rows:
-        for text in _spellings(entry):
-            if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", text):
-                yield entry.breaks("id", f"{text!r} is not kebab case")
+    yield from not_kebab(rows, "-", "id")
 
 
 def law_alias_is_unique(rows: Entries) -> Iterator[str]:
     """No two spellings, of one row or of two, have the same lookup key."""
-    owners: dict[str, str] = {}
-    for entry in rows:
-        for text in _spellings(entry):
-            key = lookup_key(text)
-            if key in owners:
-                yield entry.breaks("aliases", f"{text!r} already means {owners[key]}")
-            owners[key] = entry.row["id"]
+    yield from used_twice(rows, lookup_key)
 
 
 def law_name_is_not_anothers_alias(rows: Entries) -> Iterator[str]:
     """A driver name is looked up as another GPU only where that GPU has the same driver name."""
-    owners = {lookup_key(text): entry for entry in rows for text in _spellings(entry)}
+    owners = {lookup_key(text): entry for entry in rows for text in spellings(entry)}
     for entry in rows:
         key = lookup_key(entry.row["name"])
         owner = owners.get(key)
@@ -221,10 +212,6 @@ def law_modelled_peak_follows(rows: Entries) -> Iterator[str]:
             rate = _operations_per_clock(entry, name)
             if rate is None or all(abs(rate / one - 1) > 0.005 for one in MODELLED_RATES):
                 yield entry.breaks(name, "does not follow from sm_count and boost_mhz")
-
-
-def _spellings(entry: Entry) -> tuple[str, ...]:
-    return (entry.row["id"], *entry.row["aliases"])
 
 
 def _paths_below(rows: Entries, field: str, least: float) -> Iterator[str]:

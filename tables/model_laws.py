@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from quantplan.tables.family_rows import families_by_architecture
 from quantplan.tables.load import read_table
 from quantplan.tables.model_rows import MODEL_FILES
+from quantplan.tables.name_laws import not_kebab, used_twice
 
 POSITIVE_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
                   "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings")
@@ -40,20 +41,12 @@ def model_entries() -> tuple[ModelEntry, ...]:
 
 def law_name_is_kebab(rows: ModelEntries) -> Iterator[str]:
     """Ids and aliases are lower case, joined by hyphens and dots, without a slash."""
-    for entry in rows:
-        for name in _names(entry):
-            if not re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", name):
-                yield entry.breaks("aliases", f"{name!r} is not kebab case")
+    yield from not_kebab(rows, ".-", "aliases")
 
 
 def law_name_is_unique(rows: ModelEntries) -> Iterator[str]:
     """No name stands twice, in one row or in two."""
-    owners: dict[str, str] = {}
-    for entry in rows:
-        for name in _names(entry):
-            if name in owners:
-                yield entry.breaks("aliases", f"{name!r} already means {owners[name]}")
-            owners[name] = entry.row["id"]
+    yield from used_twice(rows)
 
 
 def law_hub_is_a_repository(rows: ModelEntries) -> Iterator[str]:
@@ -142,10 +135,6 @@ def law_id_tells_the_size(rows: ModelEntries) -> Iterator[str]:
         ratio = entry.row["parameters_count"] / (float(named[1]) * 1e9)
         if not LEAST_SIZE_RATIO <= ratio <= MOST_SIZE_RATIO:
             yield entry.breaks("parameters_count", f"{ratio:.2f} of the id's {named[1]} billion")
-
-
-def _names(entry: ModelEntry) -> tuple[str, ...]:
-    return (entry.row["id"], *entry.row["aliases"])
 
 
 LAWS = (

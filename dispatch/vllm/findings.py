@@ -118,8 +118,7 @@ def merged_block(context: Context, layers: Layers) -> Iterator[Finding]:
 
 
 def _parts(context: Context, layer: Layer) -> tuple[int, ...]:
-    name = layer.path.rsplit(".", 1)[-1]
-    module = next(m for m in context.structure.modules if m.path.rsplit(".", 1)[-1] == name)
+    module = context.structure.module_of(layer.path)
     return shard(module, context.structure, context.deployment.tp).parts
 
 

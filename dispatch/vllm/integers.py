@@ -6,8 +6,6 @@ from typing import Any
 
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 
-MARLIN_SOURCE = (
-    "model_executor/layers/quantization/utils/marlin_utils.py:_check_marlin_supported")
 INPUT_SOURCE = (
     "model_executor/layers/quantization/utils/marlin_utils.py:get_marlin_input_dtype")
 GROUP_SIZES = (-1, 32, 64, 128)

@@ -11,9 +11,6 @@ from quantplan.dispatch.trace import Step
 from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
 
-NORMALIZE_SOURCE = ("transformers_utils/model_arch_config_convertor.py:"
-                    "ModelArchConfigConvertorBase._normalize_quantization_config")
-
 
 class NamedMethod(NamedTuple):
     """The checkpoint's own name, the resolved one, its config and the steps in between."""

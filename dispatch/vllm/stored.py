@@ -64,10 +64,7 @@ def _count(paths: list[str]) -> str:
 
 def _stored(context: Context, layer: Layer, tensors: Mapping[str, Tensor]) -> set[str]:
     """Return how a layer's leaves are stored: "plain", "quantized", both, or neither."""
-    name = layer.path.rsplit(".", 1)[-1]
-    prefix = layer.path[: -len(name)]
-    leaves = context.structure.packed.get(name, (name,))
-    found = (_leaf(f"{prefix}{leaf}", tensors) for leaf in leaves)
+    found = (_leaf(path, tensors) for path, _ in _leaves(context, layer))
     return {how for how in found if how}
 
 
@@ -83,7 +80,7 @@ def _wrong_shapes(
     context: Context, layers: Sequence[Layer], tensors: Mapping[str, Tensor]
 ) -> Iterator[Finding]:
     """Unpacked weights are N x K; the loader asserts that each fits its parameter."""
-    for path, leaf, _ in _leaves(context, layers):
+    for _, path, leaf in _loaded(context, layers):
         tensor = tensors.get(f"{path}.weight")
         if tensor is None or tensor.shape is None or tensor.dtype not in UNPACKED:
             continue
@@ -100,9 +97,11 @@ def _missing_layers(
 ) -> Iterator[Finding]:
     if any(CONSOLIDATED.search(name) for name in tensors):
         return
-    leaves = [(path, fused) for path, _, fused in _leaves(context, layers)]
+    leaves = list(_loaded(context, layers))
     modules = {name.rpartition(".")[0] for name in tensors}
-    missing = [path for path, fused in leaves if path not in modules and fused not in modules]
+    # A tensor that is fused on disk stands under the layer's own path; the loader takes it.
+    missing = [path for layer, path, _ in leaves
+               if path not in modules and layer.path not in modules]
     if missing:
         count = len(leaves) - len(missing)
         yield Finding("weight loading", "error", "layers-not-stored",
@@ -112,16 +111,19 @@ def _missing_layers(
                       "Fetch every weight file; check num_hidden_layers.", SOURCE)
 
 
-def _leaves(context: Context, layers: Sequence[Layer]) -> Iterator[tuple[str, Leaf, str]]:
-    """Yield the checkpoint path and the sizes of every leaf with weights that the engine loads, and
-    the fused path, under which its loader takes a leaf that is fused on disk."""
-    modules = {m.path.rsplit(".", 1)[-1]: m for m in context.structure.modules}
+def _loaded(
+    context: Context, layers: Sequence[Layer]
+) -> Iterator[tuple[Layer, str, Leaf]]:
+    """Yield every leaf that the engine loads, with its layer and its path in the checkpoint."""
     for layer in layers:
-        name = layer.path.rsplit(".", 1)[-1]
-        if layer.module == "Attention" or (name == "lm_head" and context.structure.tied):
-            continue
-        prefix = layer.path[: -len(name)]
-        yield from ((f"{prefix}{leaf.name}", leaf, layer.path) for leaf in modules[name].leaves)
+        if layer.path != "lm_head" or not context.structure.tied:
+            yield from ((layer, path, leaf) for path, leaf in _leaves(context, layer))
+
+
+def _leaves(context: Context, layer: Layer) -> Iterator[tuple[str, Leaf]]:
+    module = context.structure.module_of(layer.path)
+    prefix = layer.path.removesuffix(module.name)
+    return ((f"{prefix}{leaf.name}", leaf) for leaf in module.leaves)
 
 
 def _missing_kv_scales(
