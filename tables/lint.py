@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from quantplan.tables.errors import TableError
-from quantplan.tables.load import FOLDER, compile_table, compiled_path, parse_table, table_names
+from quantplan.tables.load import (
+    compile_table,
+    compiled_path,
+    parse_table,
+    read_sources,
+    table_names,
+)
 from quantplan.tables.mode_rows import modes
 
 Engine = Mapping[str, Any]
@@ -31,11 +36,8 @@ def lint() -> list[str]:
 
 def check_table(name: str) -> list[str]:
     """Return the violations of one table: schema, laws of its kind, stale compiled form."""
-    path = os.path.join(FOLDER, name + ".yaml")
-    with open(path, "rb") as file:
-        source = file.read()
     try:
-        value = parse_table(name, source)
+        value = parse_table(name, *read_sources(name))
     except TableError as error:
         return [str(error)]
     laws = ENGINE_LAWS if name.startswith("engines/") else ()

@@ -20,16 +20,18 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 @cache
 def read_table(name: str) -> Any:
-    """Return the content of `tables/NAME.yaml`; raise TableError if it is bad."""
-    source = _read_bytes(os.path.join(FOLDER, name + ".yaml"))
-    compiled = _fresh_compiled(name, zlib.crc32(source))
-    return compiled if compiled is not None else parse_table(name, source)
+    """Return the content of `tables/NAME.yaml` and its parts; raise TableError if it is bad."""
+    sources = read_sources(name)
+    compiled = _fresh_compiled(name, _crc32(sources))
+    return compiled if compiled is not None else parse_table(name, *sources)
 
 
 def table_names() -> list[str]:
-    """Return every table's name (path under tables/, without .yaml), sorted."""
+    """Return every table's name (path under tables/, without .yaml), sorted; parts have none."""
     found = []
     for folder, _, files in os.walk(FOLDER):
+        if os.path.exists(folder + ".yaml"):
+            continue
         for file in files:
             if file.endswith(".yaml"):
                 path = os.path.relpath(os.path.join(folder, file), FOLDER)
@@ -37,23 +39,59 @@ def table_names() -> list[str]:
     return sorted(found)
 
 
-def parse_table(name: str, source: bytes) -> Any:
-    """Parse YAML bytes strictly and check them against the schema of table NAME."""
+def part_names(name: str) -> list[str]:
+    """Return the names of the parts of table NAME: the files of the folder NAME, sorted."""
+    folder = os.path.join(FOLDER, name)
+    files = sorted(os.listdir(folder)) if os.path.isdir(folder) else ()
+    return [f"{name}/{file[: -len('.yaml')]}" for file in files if file.endswith(".yaml")]
+
+
+def read_sources(name: str) -> list[bytes]:
+    """Return the bytes of table NAME and of its parts, in order."""
+    return [_read_bytes(os.path.join(FOLDER, n + ".yaml")) for n in (name, *part_names(name))]
+
+
+def parse_table(name: str, source: bytes, *parts: bytes) -> Any:
+    """Parse YAML bytes strictly and check them against the schema of table NAME.
+
+    The lists and maps of the parts are appended to those of the same key.
+    """
     from quantplan.tables.documents import document_row
     from quantplan.tables.schema import check
     from quantplan.tables.strict_yaml import load_strict
 
     where = f"tables/{name}.yaml"
     value = load_strict(source, where)
+    for part_name, part in zip(part_names(name) if parts else (), parts, strict=True):
+        _append(value, load_strict(part, f"tables/{part_name}.yaml"), f"tables/{part_name}.yaml")
     check(value, document_row(name), where)
     return value
 
 
+def _append(value: Any, part: Any, where: str) -> None:
+    for key, content in part.items():
+        if key not in value:
+            value[key] = content
+        elif isinstance(content, list) and isinstance(value[key], list):
+            value[key] = [*value[key], *content]
+        elif isinstance(content, dict) and isinstance(value[key], dict):
+            _append(value[key], content, where)
+        else:
+            raise TableError(f"{where}: {key}: given twice", wanted="a list or a map in each part")
+
+
 def compile_table(name: str) -> str:
     """Return the compiled JSON text of table NAME."""
-    source = _read_bytes(os.path.join(FOLDER, name + ".yaml"))
-    content = {"crc32": zlib.crc32(source), "table": parse_table(name, source)}
+    sources = read_sources(name)
+    content = {"crc32": _crc32(sources), "table": parse_table(name, *sources)}
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def _crc32(sources: list[bytes]) -> int:
+    crc = 0
+    for source in sources:
+        crc = zlib.crc32(source, crc)
+    return crc
 
 
 def compiled_path(name: str) -> str:

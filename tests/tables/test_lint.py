@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from quantplan.dispatch import predicates
-from quantplan.tables import lint as lint_module
 from quantplan.tables import load
 from quantplan.tables.engine_rows import PREDICATE_FIELDS
 from quantplan.tables.lint import ENGINE_LAWS, PREDICATES, check_table, lint, requirements
@@ -213,7 +212,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "modes").mkdir()
     (tmp_path / "modes" / "modes.yaml").write_bytes(MODES)
     monkeypatch.setattr(load, "FOLDER", str(tmp_path))
-    monkeypatch.setattr(lint_module, "FOLDER", str(tmp_path))
     write_compiled()
     return tmp_path
 

@@ -16,6 +16,7 @@ from quantplan.tables.load import (
     compile_table,
     compiled_path,
     parse_table,
+    read_sources,
     read_table,
     table_names,
     write_compiled,
@@ -23,15 +24,17 @@ from quantplan.tables.load import (
 from quantplan.tables.strict_yaml import load_strict
 
 VLLM = "engines/vllm/0.32.0"
-SOURCE = (Path(FOLDER) / f"{VLLM}.yaml").read_text(encoding="utf-8")
+HEAD, *PARTS = read_sources(VLLM)
 MODES = (Path(FOLDER) / "modes" / "modes.yaml").read_bytes()
 
 
 def refusal(old: str, new: str) -> str:
-    """Return what the loader says of the vLLM table with its first OLD replaced by NEW."""
-    assert old in SOURCE
+    """Return what the loader says of the vLLM table with OLD, which one file holds, made NEW."""
+    files = [HEAD, *PARTS]
+    at = next(i for i, file in enumerate(files) if old.encode() in file)
+    files[at] = files[at].replace(old.encode(), new.encode(), 1)
     with pytest.raises(TableError) as raised:
-        parse_table(VLLM, SOURCE.replace(old, new, 1).encode())
+        parse_table(VLLM, *files)
     return str(raised.value)
 
 
@@ -103,7 +106,7 @@ def test_a_missing_list() -> None:
 
 def test_a_duplicate_key_names_file_line_and_key() -> None:
     """PyYAML keeps the last one silently."""
-    line_number = SOURCE[: SOURCE.index("\nreleased:")].count("\n") + 2
+    line_number = HEAD[: HEAD.index(b"\nreleased:")].count(b"\n") + 2
     line = refusal("released:", "engine: sglang\nreleased:")
     assert line == (f"tables/engines/vllm/0.32.0.yaml:{line_number}: duplicate key 'engine'; "
                     "wanted each key once")
@@ -165,16 +168,16 @@ def test_a_table_that_does_not_exist(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", table_names())
 def test_the_compiled_form_is_the_yaml(name: str) -> None:
-    source = (Path(FOLDER) / f"{name}.yaml").read_bytes()
+    sources = read_sources(name)
     content = json.loads(Path(compiled_path(name)).read_text(encoding="utf-8"))
-    assert content == {"crc32": zlib.crc32(source), "table": parse_table(name, source)}
+    assert content == {"crc32": zlib.crc32(b"".join(sources)),
+                       "table": parse_table(name, *sources)}
 
 
 @pytest.mark.parametrize("name", table_names())
 def test_json_holds_all_of_a_table(name: str) -> None:
     """A table is JSON-ready: what is read from the compiled form equals what YAML gives."""
-    source = (Path(FOLDER) / f"{name}.yaml").read_bytes()
-    assert json.loads(compile_table(name))["table"] == parse_table(name, source)
+    assert json.loads(compile_table(name))["table"] == parse_table(name, *read_sources(name))
 
 
 def test_no_compiled_form_without_a_table() -> None:
