@@ -20,7 +20,7 @@ def walk(table: Row, family_id: str, facts: Facts) -> Selection:
     """
     family = table["families"][family_id]
     names, steps = order(table, family, facts)
-    candidates = [_candidate(table, family, name, facts) for name in names]
+    candidates = [candidate(table, family, name, facts) for name in names]
     chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
     candidates = mark_considered(candidates, chosen)
     return Selection(
@@ -67,7 +67,8 @@ def _filter_backend(
     return kept
 
 
-def _candidate(table: Row, family: Row, name: str, facts: Facts) -> Candidate:
+def candidate(table: Row, family: Row, name: str, facts: Facts) -> Candidate:
+    """Return one kernel of a family's list with every check evaluated."""
     disabled = _disabled(name, facts, table["disabled_source"])
     checks = (*disabled, *_checks(table, name, facts))
     verdict = verdict_of(checks)

@@ -83,6 +83,11 @@ class Selection(NamedTuple):
         return next((c for c in self.candidates if c.kernel == self.kernel), None)
 
     @property
+    def pinned(self) -> bool:
+        """Return whether the engine forced the kernel and walked no list."""
+        return any(step.kind == "Pinned" for step in self.steps)
+
+    @property
     def rejected(self) -> tuple[Candidate, ...]:
         """Return the candidates that the engine looked at and turned down, in its order."""
         return tuple(c for c in self.candidates if c.considered and c.kernel != self.kernel)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.predicates import PASS
-from quantplan.dispatch.trace import Candidate, Layer, Trace
+from quantplan.dispatch.trace import Candidate, Layer, Selection, Trace
 from quantplan.reports.columns import columns
 from quantplan.reports.explain_view import rows, star_path, starts
 from quantplan.tables.mode_rows import modes
@@ -214,12 +214,12 @@ def _why_not(trace: Trace, kernel: str) -> str:
     for layer, _ in rows(trace.layers):
         for candidate in layer.selection.candidates if layer.selection else ():
             if candidate.kernel == kernel:
-                told.setdefault(_told(candidate, layer.kernel), []).append(_short(layer))
+                told.setdefault(_told(candidate, layer.selection), []).append(_short(layer))
     failed = trace.error.selection if trace.error else None
     for candidate in failed.candidates if failed else ():
         if candidate.kernel == kernel:
-            told.setdefault(_told(candidate, None), []).append(str(trace.error and
-                                                                   trace.error.layer))
+            told.setdefault(_told(candidate, failed), []).append(str(trace.error and
+                                                                     trace.error.layer))
     if trace.error and not told:
         return f"why not {kernel}: the engine stops at {trace.error.stage}, before it looks at any"
     lines = _grouped(told)
@@ -244,14 +244,17 @@ def _grouped(told: Mapping[str, list[str]]) -> list[str]:
     return [f"  {', '.join(names)}: {text}" for text, names in told.items()]
 
 
-def _told(candidate: Candidate, chosen: str | None) -> str:
+def _told(candidate: Candidate, selection: Selection | None) -> str:
     checks = [f"    {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
-    return "\n".join([_answer(candidate, chosen), *checks])
+    return "\n".join([_answer(candidate, selection), *checks])
 
 
-def _answer(candidate: Candidate, chosen: str | None) -> str:
+def _answer(candidate: Candidate, selection: Selection | None) -> str:
+    chosen = selection.kernel if selection else None
     if candidate.kernel == chosen:
         return "it is the one chosen"
+    if selection and selection.pinned and not candidate.considered:
+        return f"it is not looked at: the engine forces {selection.steps[0].what}"
     if candidate.verdict == PASS:
         return f"it could run, but {chosen} comes first in the list"
     decisive = candidate.decisive

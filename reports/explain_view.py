@@ -97,7 +97,7 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
     row = {
         "path": star_path(layer), "indices": indices, "module": layer.module, "n": layer.n,
         "k": layer.k, "method": layer.method, "scheme": layer.scheme,
-        "family": None if attention or not selection else selection.family,
+        "family": None if attention or not selection or selection.pinned else selection.family,
         "kernel": None if attention else layer.kernel, "mode": layer.mode, "act": layer.act,
         "why": layer.why,
         "steps": [dict(step._asdict()) for step in selection.steps] if selection else [],

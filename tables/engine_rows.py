@@ -47,6 +47,8 @@ KERNEL: Row = {
                        required=False, of={
                            "when": Field("map", "facts", of=Field("any", "a value or values")),
                            "mode": Field("text", "the mode there"),
+                           "act": Field("text", "how activations are quantized there",
+                                        required=False),
                        }),
     "act": Field("text", "how activations are quantized when it runs; absent: as asked",
                  required=False),
@@ -65,7 +67,21 @@ FAMILY: Row = {
         "disabled": Field("text", "named in VLLM_DISABLED_KERNELS"),
         "capability": Field("text", "below get_min_capability()", required=False),
         "reason": Field("text", "any other reason"),
+        "pin_unsupported": Field("text", "a forced kernel is not supported", required=False),
+        "pin_outside": Field("text", "a forced kernel is not in the list", required=False),
     }),
+    "pins": Field("list", "kernels that the engine forces without walking the list; the first that "
+                  "applies", required=False, of={
+                      "kernel": Field("text", "a kernel id"),
+                      "when": Field("map", "facts", of=Field("any", "a value or values")),
+                      "if_supported": Field("flag", "the kernel is asked, and forced only where it "
+                                            "is supported", required=False),
+                      "capabilities": Field("list", "capabilities x 10 on which it is forced; "
+                                            "absent: all", required=False,
+                                            of=Field("int", "a capability")),
+                      "because": Field("text", "the reason"),
+                      "source": Field("text", "engine file:symbol"),
+                  }),
     "backend_filter": Field("flag", "whether --linear-backend filters this list",
                             required=False),
     "source": Field("text", "engine file:symbol"),

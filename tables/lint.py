@@ -70,6 +70,8 @@ def kernels_are_known(engine: Engine) -> Iterator[str]:
     """Every kernel named by a family, a backend or another kernel has a row."""
     known = {row["id"] for row in engine["kernels"]}
     named = [(f"families[{f['id']}]", k) for f in engine["families"] for k in f["kernels"]]
+    named += [(f"families[{f['id']}].pins", pin["kernel"]) for f in engine["families"]
+              for pin in f.get("pins", ())]
     named += [(f"linear_backends[{b}]", k) for b, ks in engine["linear_backends"].items()
               for k in ks]
     named += [(f"kernels[{row['id']}]", row[part]) for row in engine["kernels"]
@@ -103,6 +105,18 @@ def facts_are_known(engine: Engine) -> Iterator[str]:
         names = {row["fact"], *row.get("when", {})} | (
             {row["divides"]} if "divides" in row else set())
         yield from (f"{where}: unknown fact {name}" for name in sorted(names - known))
+    for where, when in _conditions(engine):
+        yield from (f"{where}: unknown fact {name}" for name in sorted(set(when) - known))
+
+
+def _conditions(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every `when` that is no requirement's, with the place it stands in."""
+    for kernel in engine["kernels"]:
+        for row in kernel.get("mode_when", ()):
+            yield f"kernels[{kernel['id']}].mode_when", row["when"]
+    for family in engine["families"]:
+        for row in family.get("pins", ()):
+            yield f"families[{family['id']}].pins", row["when"]
 
 
 def placeholders_are_facts(engine: Engine) -> Iterator[str]:
@@ -200,11 +214,12 @@ def _sources(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 FACTS = {
     "gpu.capability", "gpu.family", "gpu.name", "gpu.capability_text", "gpu.below_80",
-    "gpu.fp8_tensor_cores",
+    "gpu.fp8_tensor_cores", "gpu.prefers_humming", "flag.linear_backend",
     "dtype.model", "model.type", "layer.n", "layer.k", "layer.n_full", "layer.k_full",
     "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
     "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
+    "quant.weight_only",
     "attn.head_dim", "attn.sliding_window", "attn.flash_fp8_kv", "kv.dtype", "kv.is_fp8",
     "kv.per_head_scales",
 }

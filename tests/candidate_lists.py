@@ -36,6 +36,16 @@ LISTS = {
     "mxfp4": [
         "FlashInferMxFp4LinearKernel", "MarlinMxFp4LinearKernel", "HummingMxFp4LinearKernel",
         "B12xMxFp4LinearKernel", "EmulationMxfp4LinearKernel"],
+    "nvfp4_w4a4": [
+        "FlashInferCuteDslNvFp4LinearKernel", "FlashInferCutlassNvFp4LinearKernel",
+        "FlashInferB12xNvFp4LinearKernel", "CutlassNvFp4LinearKernel",
+        "FlashInferCuteDslNvFp4W4A16LinearKernel", "MarlinNvFp4LinearKernel",
+        "FlashInferTrtllmNvFp4LinearKernel", "FlashInferCudnnNvFp4LinearKernel",
+        "FbgemmNvFp4LinearKernel", "B12xNvFp4LinearKernel", "B12xNvFp4W4A16LinearKernel",
+        "TorchNvFp4LinearKernel", "EmulationNvFp4LinearKernel", "HummingNvFp4LinearKernel"],
+    "nvfp4_w4a16": [
+        "FlashInferCuteDslNvFp4W4A16LinearKernel", "MarlinNvFp4LinearKernel",
+        "B12xNvFp4W4A16LinearKernel", "HummingNvFp4LinearKernel"],
 }
 
 FP8 = {"quant.weight_scale": "tensor", "quant.act_scale": "token", "quant.act_static": False}
@@ -49,7 +59,8 @@ INT4 = {
 }
 QUANT: dict[str, dict[str, Any]] = {
     "fp8_w8a8": FP8, "fp8_block_w8a8": BLOCK, "w8a16_fp8": FP8, "int8_w8a8": {},
-    "mixed_precision": INT4, "mxfp8": {}, "mxfp4": {}}
+    "mixed_precision": INT4, "mxfp8": {}, "mxfp4": {},
+    "nvfp4_w4a4": {"quant.weight_only": False}, "nvfp4_w4a16": {"quant.weight_only": True}}
 
 
 def facts(family: str, capability: int, **changes: Any) -> dict[str, Any]:
@@ -58,7 +69,8 @@ def facts(family: str, capability: int, **changes: Any) -> dict[str, Any]:
         "gpu.capability": capability, "gpu.family": capability // 10 * 10, "gpu.name": "GPU",
         "gpu.capability_text": f"{capability // 10}.{capability % 10}",
         "gpu.below_80": capability < 80, "gpu.fp8_tensor_cores": capability >= 89,
-        "flag.linear_backend": "auto", "dtype.model": "bfloat16", "model.type": "llama",
+        "gpu.prefers_humming": capability == 90, "flag.linear_backend": "auto",
+        "dtype.model": "bfloat16", "model.type": "llama",
         "layer.n": 6144, "layer.k": 4096, "layer.n_full": 6144, "layer.k_full": 4096,
         "env.VLLM_DISABLED_KERNELS": (), "env.VLLM_BATCH_INVARIANT": False,
         "env.VLLM_USE_DEEP_GEMM": True, "env.VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER": True,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.trace import Selection
-from quantplan.dispatch.vllm import fp8
+from quantplan.dispatch.vllm import fp8, nvfp4
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_args import Args, read_args
 from quantplan.dispatch.vllm.ct_schemes import ACTIVATION_FORMATS, Group, scheme_of
@@ -195,7 +195,12 @@ def _microscaled(family: str, act: str) -> Callable[[Group, Context, Site], Assi
         "CompressedTensorsLinearMethod", None, family, {}, act)
 
 
+def _nvfp4(group: Group, context: Context, site: Site) -> Assignment:
+    return nvfp4.layer("CompressedTensorsLinearMethod", weight_only=group.inputs is None)
+
+
 SCHEMES = {
+    "CompressedTensorsW4A4Fp4": _nvfp4,
     "CompressedTensorsW8A8Mxfp8": _microscaled("mxfp8", "group"),
     "CompressedTensorsW4A4Mxfp4": _microscaled("mxfp4", "group"),
     "CompressedTensorsW8A8Fp8": _fp8_w8a8,

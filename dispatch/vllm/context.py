@@ -74,6 +74,7 @@ def base_facts(
         "gpu.capability_text": gpu.capability_text,
         "gpu.below_80": gpu.capability < 80,
         "gpu.fp8_tensor_cores": gpu.capability >= FP8_TENSOR_CORES_MIN,
+        "gpu.prefers_humming": gpu.capability in table["promotion"]["capabilities"],
         "flag.linear_backend": deployment.linear_backend,
         "dtype.model": dtype,
         "model.type": str(checkpoint.text_config.get("model_type", "")),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from quantplan.dispatch import candidates
+from quantplan.dispatch import pins
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import Module, Structure, model_structure
 from quantplan.dispatch.predicates import applies, fill
@@ -183,13 +183,16 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     if serving.after:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]
-    mode = fill(_mode(row, facts), {**facts, **assignment.quant})
-    return _layer(site, assignment._replace(act=row.get("act", assignment.act)), selection, mode)
+    running = _mode(row, facts)
+    mode = fill(running["mode"], {**facts, **assignment.quant})
+    act = running.get("act", assignment.act)
+    return _layer(site, assignment._replace(act=act), selection, mode)
 
 
-def _mode(row: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    special = (m["mode"] for m in row.get("mode_when", ()) if applies(m["when"], facts))
-    return str(next(special, row["mode"]))
+def _mode(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row that says what a kernel computes: one of its mode_when, or its own."""
+    special = (m for m in row.get("mode_when", ()) if applies(m["when"], facts))
+    return next(special, row)
 
 
 def _walk(
@@ -197,7 +200,7 @@ def _walk(
 ) -> Selection:
     key = (family, *own.values())
     if key not in context.walks:
-        context.walks[key] = candidates.walk(context.table, family, facts)
+        context.walks[key] = pins.select(context.table, family, facts)
     return context.walks[key]
 
 

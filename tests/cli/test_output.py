@@ -164,7 +164,7 @@ def test_kernel_names() -> None:
     assert complete(completion.kernel_names, "mache") == ["MacheteLinearKernel"]
     assert complete(completion.kernel_names, "Marlin") == [
         "MarlinFP8ScaledMMLinearKernel", "MarlinLinearKernel", "MarlinMxFp4LinearKernel",
-        "MarlinMxfp8LinearKernel"]
+        "MarlinMxfp8LinearKernel", "MarlinNvFp4LinearKernel"]
     assert complete(completion.kernel_names, "") == sorted(kernel_ids(TABLE))
 
 
