@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.layer_kinds import layer_kinds
+from quantplan.dispatch.model_sizes import model_sizes, nested
 from quantplan.tables.errors import CheckpointError, NotKnownError
 from quantplan.tables.family_rows import families_by_architecture
+
+TEXT = "text"
+QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+TEXT_STACK = {"id": TEXT, "count": "num_hidden_layers"}
 
 
 class Leaf(NamedTuple):
@@ -18,14 +25,34 @@ class Leaf(NamedTuple):
     k: int | None
 
 
+class Heads(NamedTuple):
+    """How a qkv split counts: query heads, kv heads, features of a head."""
+
+    query: int
+    kv: int
+    dim: int
+
+
 class Module(NamedTuple):
-    """One engine module: its path (with * for the layer index), class, split and leaves."""
+    """One engine module: its path (with * for the layer index), class, split and leaves.
+
+    `layers` are the indices at which it stands when the path holds *; `parts` the sizes of its
+    output partitions; `facts` what attention and experts are asked about (whole-model numbers);
+    `quantized` is false for modules that the engine builds without the quantization config.
+    """
 
     path: str
     module: str
     split: str
     bias: bool
     leaves: tuple[Leaf, ...]
+    kind: str = "linear"
+    layers: tuple[int, ...] = ()
+    quantized: bool = True
+    parts: tuple[int, ...] = ()
+    heads: Heads | None = None
+    facts: Mapping[str, Any] = {}
+    stack: str = TEXT
 
     @property
     def name(self) -> str:
@@ -34,16 +61,23 @@ class Module(NamedTuple):
 
     @property
     def per_layer(self) -> bool:
-        """Return whether there is one of these in every decoder layer."""
+        """Return whether there is one of these in every decoder layer that `layers` names."""
         return "*" in self.path
 
     def leaf_path(self, leaf: str) -> str:
         """Return the checkpoint module path of `leaf`, with * for the layer index."""
         return ".".join((*self.path.split(".")[:-1], leaf)) if "." in self.path else leaf
 
+    def path_at(self, index: int | None) -> str:
+        """Return the module's path in layer `index`."""
+        return self.path if index is None else self.path.replace("*", str(index), 1)
+
 
 class Structure(NamedTuple):
-    """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'."""
+    """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'.
+
+    `complete` says that every weight of the model is a leaf of a module.
+    """
 
     architecture: str
     family: str
@@ -59,41 +93,68 @@ class Structure(NamedTuple):
     sliding_window: int | None = None
     layer_types: tuple[str, ...] | None = None
     max_window_layers: int | None = None
+    complete: bool = False
 
-    def module_of(self, path: str) -> Module:
-        """Return the module that stands at a concrete or starred layer path."""
-        name = path.rsplit(".", 1)[-1]
-        return next(module for module in self.modules if module.name == name)
+    def module_of(self, path: str, index: int | None = None) -> Module:
+        """Return the module that stands at a concrete or starred layer path in layer `index`."""
+        wanted = path if index is None else path.replace(f".{index}.", ".*.", 1)
+        return next(m for m in self.modules
+                    if m.path == wanted and (index is None or index in m.layers))
+
+    def sites(self) -> Iterator[tuple[Module, int | None]]:
+        """Yield every module with its layer index, in the order in which the engine builds them."""
+        for stack, group in groupby(self.modules, lambda m: m.stack if m.per_layer else None):
+            modules = list(group)
+            if stack is None:
+                yield from ((module, None) for module in modules)
+                continue
+            for index in sorted({index for m in modules for index in m.layers}):
+                yield from ((m, index) for m in modules if index in m.layers)
 
 
 def model_structure(checkpoint: Checkpoint) -> Structure:
-    """Return the structure of a checkpoint's language model.
+    """Return the structure of a checkpoint's model.
 
     Raises NotKnownError for an architecture without a family row, CheckpointError for a config
     that lacks a size.
     """
-    config = checkpoint.config
-    architecture = _architecture(config)
+    root = checkpoint.config
+    architecture = _architecture(root)
     family = families_by_architecture()[architecture]
-    sizes = model_sizes(config, family)
+    config = nested(root, family["config"]) if "config" in family else root
+    _check_covered(config)
+    sizes = model_sizes(family["sizes"], config, root)
+    _check_heads(sizes, config.get("model_type"), family)
+    modules = tuple(_modules(family, config, root, sizes))
+    layers = sizes["num_hidden_layers"]
+    window, types = _window(config, family) or None, _layer_types(config, family, layers)
+    return Structure(
+        architecture, family["id"], str(root.get("model_type", "")), layers, sizes,
+        bool(config.get("tie_word_embeddings", root.get("tie_word_embeddings", False))),
+        modules, _packed(modules, family), str(config.get("hidden_act", "silu")),
+        tuple(family.get("hidden_act", ())), family["source"],
+        window if types is None or set(types) == {"sliding_attention"} else None,
+        types, config.get("max_window_layers", family.get("max_window_layers")),
+        bool(family.get("complete")),
+    )
+
+
+def _check_covered(config: Mapping[str, Any]) -> None:
     if config.get("is_causal") is False:
         raise NotKnownError("a model with is_causal false",
                             hint="Encoder-only attention is not in this version's table yet.")
     if config.get("dual_chunk_attention_config"):
         raise NotKnownError("dual_chunk_attention_config",
                             hint="Dual chunk attention is not in this version's table yet.")
-    window = _window(config, family) or None
-    types = _layer_types(config, family, sizes["num_hidden_layers"])
-    modules = tuple(_module(row, sizes, config, family) for row in family["modules"])
-    packed = {m.name: tuple(leaf.name for leaf in m.leaves)
-              for m in modules if len(m.leaves) > 1}
-    return Structure(
-        architecture, family["id"], str(config.get("model_type", "")),
-        sizes["num_hidden_layers"], sizes, bool(config.get("tie_word_embeddings", False)),
-        modules, packed, str(config.get("hidden_act", "silu")), tuple(family["hidden_act"]),
-        family["source"], window if types is None or set(types) == {"sliding_attention"} else None,
-        types, config.get("max_window_layers", family.get("max_window_layers")),
-    )
+
+
+def _packed(
+    modules: Iterable[Module], family: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    unpacked = {row["path"] for row in family["modules"] if row.get("unpacked")}
+    found = {m.name: tuple(leaf.name for leaf in m.leaves)
+             for m in modules if len(m.leaves) > 1 and m.path not in unpacked}
+    return found | {name: tuple(leaves) for name, leaves in family.get("packed", {}).items()}
 
 
 def _window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
@@ -130,7 +191,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
     named = config.get("architectures") or []
     model_type = config.get("model_type")
     if not named:
-        by_type = {t: a for f in known.values() for t, a in f["model_types"].items()}
+        by_type = {t: a for f in known.values() for t, a in f.get("model_types", {}).items()}
         named = [by_type[model_type]] if model_type in by_type else []
     # The engine takes the first that it has registered; only of ours is that known here.
     if named and named[0] in known:
@@ -141,27 +202,12 @@ def _architecture(config: Mapping[str, Any]) -> str:
                         hint="Its layers are not guessed; a row in tables/families/ teaches it.")
 
 
-def model_sizes(config: Mapping[str, Any], family: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes that family rows name: heads, head_dim, q_size, kv_size and the config's."""
-    sizes = {name: _size(config, name) for name in (
-        "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-        "vocab_size")}
-    heads = sizes["num_attention_heads"]
-    default = family.get("default_kv_heads", {}).get(str(config.get("model_type")), heads)
-    sizes["num_key_value_heads"] = config.get("num_key_value_heads", default) or heads
-    head_dim = config.get("head_dim") if family["head_dim"] == "config_or_derived" else None
-    head_dim = head_dim or family.get("default_head_dim") or sizes["hidden_size"] // heads
-    _check_heads(sizes["hidden_size"], heads, head_dim, config.get("model_type"), family)
-    sizes["head_dim"] = head_dim
-    sizes["q_size"] = heads * head_dim
-    sizes["kv_size"] = sizes["num_key_value_heads"] * head_dim
-    return sizes
-
-
 def _check_heads(
-    hidden: int, heads: int, head_dim: int, model_type: Any, family: Mapping[str, Any]
+    sizes: Mapping[str, int], model_type: Any, family: Mapping[str, Any]
 ) -> None:
     """Refuse what transformers' config class of the model type refuses."""
+    hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
+    head_dim = sizes["head_dim"]
     whole = model_type in family.get("whole_heads", ())
     if head_dim < 1 or (whole and hidden % heads):
         least = "a multiple of" if whole else "at least"
@@ -172,23 +218,53 @@ def _check_heads(
                               wanted="an even size, for rotary embeddings")
 
 
-def _size(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise CheckpointError(f"config.json: {name}", wanted="a positive integer",
-                              found="nothing" if value is None else repr(value))
-    return value
+def _modules(
+    family: Mapping[str, Any], config: Mapping[str, Any], root: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> Iterator[Module]:
+    """Yield the module of every row that this config has layers for."""
+    rows = {stack["id"]: stack for stack in (TEXT_STACK, *family.get("stacks", ()))}
+    kinds = {name: layer_kinds(row.get("layer_kinds", ()), config, sizes[row["count"]])
+             for name, row in rows.items() if row["count"] in sizes}
+    sized = {(): sizes}
+    for row in family["modules"]:
+        at = tuple(row.get("at", ()))
+        if at not in sized:
+            sized[at] = model_sizes(family["sizes"], config, root, at)
+        own, stack = sized[at], row.get("stack", TEXT)
+        if ("has" in row and not own.get(row["has"])) or own.get(row.get("lacks", "")):
+            continue
+        layers = tuple(i for i, kind in enumerate(kinds.get(stack, ())) if kind.issuperset(at))
+        if layers or "*" not in row["path"]:
+            yield _module(row, own, config, family, layers)
 
 
 def _module(
     row: Mapping[str, Any], sizes: Mapping[str, int], config: Mapping[str, Any],
-    family: Mapping[str, Any],
+    family: Mapping[str, Any], layers: tuple[int, ...],
 ) -> Module:
     leaves = tuple(
         Leaf(leaf["name"], sizes[leaf["n"]], sizes[leaf["k"]] if "k" in leaf else None)
-        for leaf in row["leaves"])
+        for leaf in row.get("leaves", ()))
+    split = row.get("split", "none")
+    heads = Heads(*(sizes[name] for name in row.get("heads", QKV_HEADS))) if split == "qkv" else (
+        None)
+    facts = {**row.get("facts", {}),
+             **{fact: sizes.get(size) for fact, size in row.get("sizes", {}).items()},
+             **{fact: config.get(field) for fact, field in row.get("reads", {}).items()
+                if config.get(field) is not None}}
+    return Module(
+        row["path"], row["module"], split, _bias(row, config, family), leaves,
+        row.get("kind", "embedding" if split == "vocab" else "linear"),
+        layers if "*" in row["path"] else (), row.get("quantized", True),
+        tuple(sizes[name] for name in row.get("parts", ())), heads, facts,
+        row.get("stack", TEXT))
+
+
+def _bias(
+    row: Mapping[str, Any], config: Mapping[str, Any], family: Mapping[str, Any]
+) -> bool:
     rule = family["biases"][row["bias"]] if "bias" in row else ()
     alone = family.get("bias_fields", {}).get(row.get("bias"))
-    bias = bool(config[alone]) if alone in config else any(
+    return bool(config[alone]) if alone in config else any(
         field == "always" or bool(config.get(field)) for field in rule)
-    return Module(row["path"], row["module"], row["split"], bias, leaves)

@@ -152,7 +152,7 @@ def _synthesise(
         for leaf in module.leaves:
             tensors = list(_leaf_tensors(module, leaf, weights, dtype))
             path = module.leaf_path(leaf.name)
-            for layer in range(structure.num_layers if module.per_layer else 1):
+            for layer in module.layers or (0,):
                 prefix = path.replace("*", str(layer))
                 for name, tensor in tensors:
                     yield f"{prefix}.{name}", tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quantplan.dispatch.families import Leaf, Module, Structure
+from quantplan.dispatch.families import Heads, Leaf, Module
 
 VOCAB_PADDING = 64
 """vLLM model_executor/layers/vocab_parallel_embedding.py:DEFAULT_VOCAB_PADDING_SIZE."""
@@ -26,16 +26,18 @@ NO_SHARD = Shard(0, 0, 0, 0, ())
 """Stands for layers without a weight of their own, such as Attention."""
 
 
-def shard(module: Module, structure: Structure, tp: int) -> Shard:
+def shard(module: Module, tp: int) -> Shard:
     """Return rank 0's shard of `module`; `divides` is false where the engine asserts evenness."""
-    if module.split == "qkv":
-        return _qkv(module, structure, tp)
+    if not module.leaves:
+        return NO_SHARD
+    if module.heads is not None:
+        return _qkv(module, module.heads, tp)
     if module.split == "vocab":
         return _vocab(module.leaves[0], tp)
     if module.split == "row":
         return _row(module.leaves[0], tp)
     if module.split == "column":
-        return _column(module.leaves, tp)
+        return _column(module, tp)
     leaf = module.leaves[0]
     return Shard(leaf.n, leaf.k or 1, leaf.n, leaf.k or 1, (leaf.n,))
 
@@ -56,15 +58,12 @@ def padded_vocab(vocab: int) -> int:
     return -(-vocab // VOCAB_PADDING) * VOCAB_PADDING
 
 
-def _qkv(module: Module, structure: Structure, tp: int) -> Shard:
-    heads = structure.sizes["num_attention_heads"]
-    kv_heads = structure.sizes["num_key_value_heads"]
-    dim = structure.sizes["head_dim"]
-    kv = kv_heads_per_rank(kv_heads, tp) * dim
-    parts = (heads // tp * dim, kv, kv)
+def _qkv(module: Module, heads: Heads, tp: int) -> Shard:
+    kv = kv_heads_per_rank(heads.kv, tp) * heads.dim
+    parts = (heads.query // tp * heads.dim, kv, kv)
     # The engine's own full size counts replicated kv heads once per rank.
     k = module.leaves[0].k or 1
-    return Shard(sum(parts), k, sum(parts) * tp, k, parts, heads_divide(heads, kv_heads, tp))
+    return Shard(sum(parts), k, sum(parts) * tp, k, parts, heads_divide(heads.query, heads.kv, tp))
 
 
 def _vocab(leaf: Leaf, tp: int) -> Shard:
@@ -78,8 +77,8 @@ def _row(leaf: Leaf, tp: int) -> Shard:
     return Shard(leaf.n, k // tp, leaf.n, k, (leaf.n,), k % tp == 0)
 
 
-def _column(leaves: tuple[Leaf, ...], tp: int) -> Shard:
-    parts = tuple(leaf.n // tp for leaf in leaves)
-    k = leaves[0].k or 1
-    whole = sum(leaf.n for leaf in leaves)
-    return Shard(sum(parts), k, whole, k, parts, all(leaf.n % tp == 0 for leaf in leaves))
+def _column(module: Module, tp: int) -> Shard:
+    whole = module.parts or tuple(leaf.n for leaf in module.leaves)
+    parts = tuple(n // tp for n in whole)
+    k = module.leaves[0].k or 1
+    return Shard(sum(parts), k, sum(whole), k, parts, all(n % tp == 0 for n in whole))

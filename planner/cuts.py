@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from quantplan.dispatch.families import Module, Structure
+from quantplan.dispatch.families import Module
 from quantplan.dispatch.shard import shard
 from quantplan.tables.errors import UsageError
 
@@ -29,12 +29,12 @@ class Cut(NamedTuple):
     before_rank: int = 0
 
 
-def cut_leaves(module: Module, structure: Structure, tp: int) -> list[Cut]:
+def cut_leaves(module: Module, tp: int) -> list[Cut]:
     """Return the cut of every leaf of `module` over `tp` ranks.
 
     Raises UsageError where the engine would refuse because the layer does not divide.
     """
-    part = shard(module, structure, tp)
+    part = shard(module, tp)
     if not part.divides:
         raise uneven(module.path, tp, f"{part.n_full} x {part.k_full}")
     starts = accumulate(part.parts, initial=0)

@@ -72,12 +72,12 @@ def _by_module(tensors: Mapping[str, Tensor]) -> dict[str, Tensors]:
 
 
 def _distinct(
-    by_module: dict[str, Tensors], module: Module, position: int, layers: int
+    by_module: dict[str, Tensors], module: Module, position: int, layers: tuple[int, ...]
 ) -> Counter[Stored]:
     """Take one leaf of every layer out of `by_module`; count the layers that are stored alike."""
     path = module.leaf_path(module.leaves[position].name)
     return Counter(tuple(sorted(by_module.pop(path.replace("*", str(layer)), {}).items()))
-                   for layer in range(layers))
+                   for layer in layers)
 
 
 def _expected(

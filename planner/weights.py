@@ -22,6 +22,7 @@ from quantplan.planner.bill import Bill
 from quantplan.planner.cuts import Cut, cut_leaves
 from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.parts import format_parts, plain_parts
+from quantplan.tables.errors import NotKnownError
 
 HEADERS, CONFIG = "safetensors headers", "the config's sizes"
 
@@ -77,26 +78,34 @@ def weigh_sizes(
                 for part in format_parts(weights, module, position, dtype):
                     bill.add(module, cut, part, times)
             for part in plain_parts(module, module.leaves[position], dtype):
-                bill.add(module, cut, part, layers - times)
+                bill.add(module, cut, part, len(layers) - times)
     return bill.lines()
 
 
-def cut_modules(structure: Structure, tp: int) -> Iterator[tuple[Module, int, list[Cut]]]:
-    """Yield the modules with weights of their own, how many layers have each, and their cuts."""
+def cut_modules(
+    structure: Structure, tp: int
+) -> Iterator[tuple[Module, tuple[int, ...], list[Cut]]]:
+    """Yield the modules with weights of their own, the layers that have each, and their cuts.
+
+    Raises NotKnownError for a family whose rows do not hold every weight.
+    """
+    if not structure.complete:
+        raise NotKnownError(f"the memory of a {structure.architecture}",
+                            hint="`quantplan explain` answers for its kernels.")
     for module in structure.modules:
         if not is_left_out(module, structure):
-            layers = structure.num_layers if module.per_layer else 1
-            yield module, layers, cut_leaves(module, structure, tp)
+            yield module, module.layers or (0,), cut_leaves(module, tp)
 
 
 def _quantized_layers(
-    module: Module, layers: int, weights: WeightFormat | None, quantized: Quantized | None
+    module: Module, layers: tuple[int, ...], weights: WeightFormat | None,
+    quantized: Quantized | None,
 ) -> int:
     if weights is None or not (is_decoder_linear(module) or module.path == "lm_head"):
         return 0
     if quantized is None:
-        return layers if is_quantized(module, weights) else 0
-    return sum(quantized(module.path, layer) for layer in range(layers))
+        return len(layers) if is_quantized(module, weights) else 0
+    return sum(quantized(module.path, layer) for layer in layers)
 
 
 def count_parameters(structure: Structure) -> tuple[int, int]:
@@ -107,10 +116,10 @@ def count_parameters(structure: Structure) -> tuple[int, int]:
     linear = other = 0
     for module, layers, cuts in cut_modules(structure, 1):
         for leaf, cut in zip(module.leaves, cuts, strict=True):
-            weights = leaf.n * cut.k * layers
+            weights = leaf.n * cut.k * len(layers)
             linear += weights if is_decoder_linear(module) else 0
             other += 0 if is_decoder_linear(module) else weights
-            other += leaf.n * layers if module.bias else 0
+            other += leaf.n * len(layers) if module.bias else 0
     return linear, other
 
 

@@ -55,7 +55,9 @@ def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
 
 def star_path(layer: Layer) -> str:
     """Return the layer's path with * for the layer index."""
-    return re.sub(r"\.\d+\.", ".*.", layer.path)
+    if layer.layer_index is None:
+        return layer.path
+    return re.sub(rf"\.{layer.layer_index}(?=\.|$)", ".*", layer.path, count=1)
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -16,81 +16,159 @@ LEAF: Row = {
                required=False),
 }
 
+_NAMES = Field("list", "names of sizes, or numbers", required=False,
+               of=Field("scalar", "a size's name or a number"))
+
+SIZE: Row = {
+    "id": Field("text", "the size's name; a later row of the same name replaces an earlier one"),
+    "fields": Field("list", "config fields, the first that is present and not null counts",
+                    required=False, of=Field("text", "a field")),
+    "from": Field("list", "where the fields stand when not at the family's own place",
+                  required=False, of=Field("text", "a key of config.json")),
+    "default": Field("int", "value when no field is present", required=False),
+    "default_by_type": Field("map", "model_type -> that value", required=False,
+                             of=Field("int", "the value")),
+    "default_size": Field("text", "name of the size that stands in then", required=False),
+    "optional": Field("flag", "absent fields leave the size out; rows ask with has and lacks",
+                      required=False),
+    "product": _NAMES,
+    "sum": _NAMES,
+    "quotient": _NAMES,
+    "at": Field("text", "layer kind that the row is for", required=False),
+    "source": Field("text", "engine or config class that says so", required=False),
+}
+
+LAYER_KINDS: Row = {
+    "rule": Field("text", "a rule of dispatch/layer_kinds.py: it names one kind per layer"),
+    "fields": Field("map", "the rule's word -> config field", required=False,
+                    of=Field("text", "a field")),
+    "defaults": Field("map", "the rule's word -> value when the config does not say",
+                      required=False, of=Field("any", "a value")),
+    "kinds": Field("map", "the rule's word -> layer kind", required=False,
+                   of=Field("text", "a kind")),
+    "source": Field("text", "engine file and symbol", required=False),
+}
+
+STACK: Row = {
+    "id": Field("text", "name; text is the language model's"),
+    "count": Field("text", "size that counts its layers"),
+    "layer_kinds": Field("list", "what kinds of layers it has; every rule names one kind for "
+                         "each layer", required=False, of=LAYER_KINDS),
+}
+
 MODULE: Row = {
     "path": Field("text", "engine module path; * stands for the layer index"),
     "module": Field("text", "the engine's module class"),
-    "split": Field("text", "how tensor parallelism splits it",
+    "kind": Field("text", "what it is; absent: linear", required=False,
+                  choices=("linear", "embedding", "attention", "mla", "experts", "norm", "part")),
+    "split": Field("text", "how tensor parallelism splits it", required=False,
                    choices=("column", "row", "qkv", "vocab", "none")),
-    "bias": Field("text", "which of the family's bias rules applies", required=False,
-                  choices=("qkv", "o", "mlp")),
+    "stack": Field("text", "the stack of layers it stands in; absent: text", required=False),
+    "at": Field("list", "layer kinds that a layer must have to hold it", required=False,
+                of=Field("text", "a kind")),
     "only": Field("text", "present only in families with this feature", required=False),
-    "leaves": Field("list", "checkpoint modules that it holds, in fused order", of=LEAF),
+    "has": Field("text", "present only when this size is there and not zero", required=False),
+    "lacks": Field("text", "present only when this size is absent or zero", required=False),
+    "bias": Field("text", "which of the family's bias rules applies", required=False),
+    "quantized": Field("flag", "false: built without the quantization config", required=False),
+    "unpacked": Field("flag", "true: its leaves are not in packed_modules_mapping",
+                      required=False),
+    "leaves": Field("list", "checkpoint modules that it holds, in fused order", required=False,
+                    of=LEAF),
+    "parts": Field("list", "sizes of its output partitions, where the leaves' are not these",
+                   required=False, of=Field("text", "a size")),
+    "heads": Field("list", "sizes that count query heads, kv heads and features per head of a "
+                   "qkv split; absent: the config's", required=False, of=Field("text", "a size")),
+    "sizes": Field("map", "facts of the module that are sizes of the model: fact -> size",
+                   required=False, of=Field("text", "a size")),
+    "reads": Field("map", "facts that the config says: fact -> field", required=False,
+                   of=Field("text", "a field")),
+    "facts": Field("map", "facts that the engine's class fixes", required=False,
+                   of=Field("any", "a value")),
 }
 
 FAMILY: Row = {
     "id": Field("text", "short name"),
     "title": Field("text", "what people call it"),
-    "skeleton": Field("text", "the module list that it follows"),
+    "skeletons": Field("list", "the module lists that it follows, in the order in which the "
+                       "engine builds them", of=Field("text", "a skeleton")),
+    "prefix": Field("text", "what stands before the paths of the text stack", required=False),
+    "config": Field("list", "where the language model's fields stand in config.json",
+                    required=False, of=Field("text", "a key of config.json")),
     "features": Field("list", "optional modules that it has", required=False,
                       of=Field("text", "a feature")),
-    "head_dim": Field("text", "config_or_derived: head_dim, else hidden_size / heads; derived: "
-                      "always hidden_size / heads", choices=("config_or_derived", "derived")),
+    "sizes": Field("list", "sizes besides its skeletons'", required=False, of=SIZE),
+    "stacks": Field("list", "stacks of layers, where they are not all alike", required=False,
+                    of=STACK),
+    "packed": Field("map", "packed_modules_mapping where it says more than the leaves",
+                    required=False, of=Field("list", "leaf names", of=Field("text", "a leaf"))),
     "whole_heads": Field("list", "model types whose config class wants hidden_size to be a "
                          "multiple of the heads; others round down", required=False,
                          of=Field("text", "a model_type")),
     "even_heads": Field("list", "model types whose config class wants an even head_dim",
                         required=False, of=Field("text", "a model_type")),
-    "default_head_dim": Field("int", "head_dim when the config does not say", required=False),
-    "hidden_act": Field("list", "activations that the engine class accepts",
-                        of=Field("text", "an activation")),
+    "hidden_act": Field("list", "activations that the engine class accepts; absent: any",
+                        required=False, of=Field("text", "an activation")),
     "architectures": Field("list", "names in config.json architectures",
                            of=Field("text", "an architecture")),
     "model_types": Field("map", "model_type -> architecture, used when the config names none",
-                         of=Field("text", "an architecture")),
+                         required=False, of=Field("text", "an architecture")),
     "biases": Field("map", "bias rule -> config fields any of which being true gives a bias; "
-                    "always means a bias in every model",
+                    "always means a bias in every model", required=False,
                     of=Field("list", "config fields", of=Field("text", "a field"))),
+    "bias_fields": Field("map", "bias rule -> config field that decides it alone when present",
+                         required=False, of=Field("text", "a field")),
     "default_windows": Field("map", "model_type -> sliding window in tokens when the config does "
                              "not say", required=False, of=Field("int", "tokens")),
-    "default_kv_heads": Field("map", "model_type -> num_key_value_heads when the config has no "
-                              "such field; others have one per query head", required=False,
-                              of=Field("int", "heads")),
     "window_flag": Field("text", "config field without which sliding_window is not used",
                          required=False),
     "max_window_layers": Field("int", "default of the config field of that name: the first layer "
                                "with a window; absent where every layer has it", required=False),
-    "bias_fields": Field("map", "bias rule -> config field that decides it alone when present",
-                         required=False, of=Field("text", "a field")),
+    "complete": Field("flag", "every weight of the model is a leaf: its memory can be counted",
+                      required=False),
     "source": Field("text", "engine version, file and class"),
     "defaults_source": Field("text", "where the defaults are from: the config class",
                              required=False),
 }
 
 FAMILY_DOCUMENT: Row = {
-    "skeletons": Field("list", "module lists shared by families", of={
+    "skeletons": Field("list", "module lists shared by families", required=False, of={
         "id": Field("text", "short name"),
+        "sizes": Field("list", "sizes of the model, in the order in which they are worked out",
+                       required=False, of=SIZE),
         "modules": Field("list", "modules in the order in which the engine builds them",
                          of=MODULE),
     }),
-    "families": Field("list", "families", of=FAMILY),
+    "families": Field("list", "families", required=False, of=FAMILY),
 }
 
 
 @cache
 def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
-    """Return architecture -> family row, whose `modules` are its skeleton's, features applied."""
+    """Return architecture -> family row, whose `modules` and `sizes` are its skeletons' and own."""
+    skeletons, families = _rows("skeletons"), _rows("families")
+    by_id = {skeleton["id"]: skeleton for skeleton in skeletons}
     found: dict[str, Mapping[str, Any]] = {}
-    for name in table_names():
-        if name.startswith("families/"):
-            document = read_table(name)
-            skeletons = {s["id"]: s["modules"] for s in document["skeletons"]}
-            for family in document["families"]:
-                modules = _modules(family, skeletons[family["skeleton"]])
-                for architecture in family["architectures"]:
-                    found[architecture] = {**family, "modules": modules}
+    for family in families:
+        parts = [by_id[name] for name in family["skeletons"]]
+        whole = {**family, "modules": [*_modules(family, parts)],
+                 "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
+        found.update(dict.fromkeys(family["architectures"], whole))
     return found
 
 
-def _modules(family: Mapping[str, Any], modules: list[Any]) -> list[Any]:
+def _rows(field: str) -> list[Mapping[str, Any]]:
+    names = (name for name in table_names() if name.startswith("families/"))
+    return [row for name in names for row in read_table(name).get(field, ())]
+
+
+def _modules(
+    family: Mapping[str, Any], skeletons: list[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of the family's modules, the text stack's under the family's prefix."""
     features = (None, *family.get("features", ()))
-    return [module for module in modules if module.get("only") in features]
+    for module in (m for skeleton in skeletons for m in skeleton["modules"]):
+        if module.get("only") in features:
+            inner = module.get("stack", "text") == "text"
+            prefix = family.get("prefix", "") if inner else ""
+            yield {**module, "path": prefix + module["path"]}

@@ -24,14 +24,14 @@ SOURCE = re.compile(r"^[\w./-]+(\.py|\.yaml)?(:[\w.]+)?$")
 
 def lint() -> list[str]:
     """Return every violation in every table, each naming file, row and field."""
-    from quantplan.tables import gpu_laws, model_laws
+    from quantplan.tables import family_laws, gpu_laws, model_laws
 
     found: list[str] = []
     for name in table_names():
         found += check_table(name)
     found += [v for law in gpu_laws.LAWS for v in law(gpu_laws.gpu_entries())]
     found += [v for law in model_laws.LAWS for v in law(model_laws.model_entries())]
-    return found
+    return found + family_laws.family_violations()
 
 
 def check_table(name: str) -> list[str]:

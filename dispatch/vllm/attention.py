@@ -35,10 +35,11 @@ def attention_layer(
     """Return the attention layer's backend, KV dtype and KV method, or refuse."""
     _check_heads(context, site)
     dtype = kv_dtype(context.deployment.kv_cache_dtype, kv_scheme)
-    facts = _facts(context, dtype, kv_scheme)
-    if dtype not in context.walks:
-        context.walks[dtype] = _select(context, facts)
-    selection = context.walks[dtype]
+    facts = _facts(context, site, dtype, kv_scheme)
+    key = ("attention", dtype, *site.module.facts.values())
+    if key not in context.walks:
+        context.walks[key] = _select(context, facts)
+    selection = context.walks[key]
     if selection.kernel is None and not selection.alternatives:
         words = fill(context.table["attention"]["none_valid"],
                      {**facts, "reasons": selection.error})
@@ -57,23 +58,25 @@ def kv_dtype(requested: str, kv_scheme: Mapping[str, Any] | None) -> str:
     return "fp8" if requested == "auto" and kv_scheme is not None else requested
 
 
-def _facts(context: Context, dtype: str, scheme: Mapping[str, Any] | None) -> dict[str, Any]:
+def _facts(
+    context: Context, site: Site, dtype: str, scheme: Mapping[str, Any] | None
+) -> dict[str, Any]:
     return {
         **context.facts,
-        "attn.head_dim": context.structure.sizes["head_dim"],
+        "attn.head_dim": site.module.facts["head_dim"],
         "attn.sliding_window": context.structure.sliding_window is not None,
-        "attn.flash_fp8_kv": _flash_fp8_kv(context, dtype),
+        "attn.flash_fp8_kv": _flash_fp8_kv(context, site.module.facts["head_dim"], dtype),
         "kv.dtype": dtype,
         "kv.is_fp8": dtype in FP8_DTYPES,
         "kv.per_head_scales": scheme is not None and scheme.get("strategy") == "attn_head",
     }
 
 
-def _flash_fp8_kv(context: Context, dtype: str) -> bool:
+def _flash_fp8_kv(context: Context, head: int, dtype: str) -> bool:
     """Return whether FlashAttention 3 (9.0) or 4 (10.x, or head size 512 on 9.0) reads this cache
     (v1/attention/backends/fa_utils.py:get_flash_attn_version and
     flash_attn_supports_kv_cache_dtype)."""
-    head, family = context.structure.sizes["head_dim"], context.facts["gpu.family"]
+    family = context.facts["gpu.family"]
     if dtype == "fp8_e5m2":
         return False
     exact = context.facts["env.VLLM_BATCH_INVARIANT"]

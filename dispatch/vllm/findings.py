@@ -118,8 +118,8 @@ def merged_block(context: Context, layers: Layers) -> Iterator[Finding]:
 
 
 def _parts(context: Context, layer: Layer) -> tuple[int, ...]:
-    module = context.structure.module_of(layer.path)
-    return shard(module, context.structure, context.deployment.tp).parts
+    module = context.structure.module_of(layer.path, layer.layer_index)
+    return shard(module, context.deployment.tp).parts
 
 
 def humming_float32(context: Context, layers: Layers) -> Iterator[Finding]:

@@ -102,7 +102,6 @@ def _built(context: Context) -> Iterator[Built]:
     for module in structure.modules:
         leaves = tuple(module.leaf_path(leaf.name) for leaf in module.leaves)
         layer = Built(module.path, leaves if len(leaves) > 1 else ())
-        indices = range(structure.num_layers) if module.per_layer else (0,)
-        yield from (Built(layer.path.replace("*", str(i)),
-                          tuple(leaf.replace("*", str(i)) for leaf in layer.leaves))
-                    for i in indices)
+        yield from (Built(layer.path.replace("*", str(i), 1),
+                          tuple(leaf.replace("*", str(i), 1) for leaf in layer.leaves))
+                    for i in module.layers or (0,))

@@ -3,14 +3,14 @@ layer. Each step either answers or refuses with the engine's own error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from quantplan.dispatch import pins
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
-from quantplan.dispatch.families import Module, Structure, model_structure
+from quantplan.dispatch.families import Structure, model_structure
 from quantplan.dispatch.predicates import applies, fill
-from quantplan.dispatch.shard import NO_SHARD, shard
+from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import (
     SEVERITIES,
     EngineError,
@@ -31,6 +31,7 @@ from quantplan.dispatch.vllm.context import (
     refuse,
 )
 from quantplan.dispatch.vllm.dtype import resolve_dtype
+from quantplan.dispatch.vllm.experts import experts_layer
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.patterns import dynamic_findings, ignore_findings
@@ -124,28 +125,19 @@ def _check_windows(structure: Structure) -> None:
 
 
 def _build(context: Context, serving: Serving) -> Iterator[Layer]:
-    for module, index in _sites(context.structure):
-        if module.module == "Attention":
-            site = Site(_path(module, index), index, module, NO_SHARD)
-            yield attention_layer(context, site, serving.kv_method, serving.kv_scheme)
-            continue
-        cut = shard(module, context.structure, context.deployment.tp)
-        site = Site(_path(module, index), index, module, cut)
-        _check_division(context, site)
-        yield _linear_layer(context, serving, site)
+    for module, index in context.structure.sites():
+        if module.kind in BUILDERS:
+            cut = shard(module, context.deployment.tp)
+            site = Site(module.path_at(index), index, module, cut)
+            yield BUILDERS[module.kind](context, serving, site)
 
 
-def _sites(structure: Structure) -> Iterator[tuple[Module, int | None]]:
-    built = [m for m in structure.modules if m.module != "RMSNorm"]
-    yield from ((m, None) for m in built if not m.per_layer and m.split == "vocab"
-                and m.path != "lm_head")
-    for index in range(structure.num_layers):
-        yield from ((m, index) for m in built if m.per_layer)
-    yield from ((m, None) for m in built if m.path == "lm_head")
+def _attention(context: Context, serving: Serving, site: Site) -> Layer:
+    return attention_layer(context, site, serving.kv_method, serving.kv_scheme)
 
 
-def _path(module: Module, index: int | None) -> str:
-    return module.path if index is None else module.path.replace("*", str(index))
+def _part(context: Context, serving: Serving, site: Site) -> Layer:
+    return Layer(site.path, site.module.module, layer_index=site.layer_index)
 
 
 def _check_division(context: Context, site: Site) -> None:
@@ -158,14 +150,16 @@ def _check_division(context: Context, site: Site) -> None:
                      "model_executor/layers/linear.py",
                      hint="Choose a tensor parallel size that divides this layer.")
     structure = context.structure
-    if site.name == "down_proj" and structure.hidden_act not in structure.accepted_acts:
+    accepted = structure.accepted_acts
+    if site.name == "down_proj" and accepted and structure.hidden_act not in accepted:
         raise refuse("layer assignment", "ValueError",
                      f"Unsupported activation: {structure.hidden_act}. Only silu is supported for "
                      "now.", site.path, structure.source)
 
 
 def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
-    assignment = serving.assign(site)
+    _check_division(context, site)
+    assignment = serving.assign(site) if site.module.quantized else BUILT_PLAIN
     if assignment is None:
         return _layer(site, Assignment("UnquantizedEmbeddingMethod"), None, None)
     if assignment.family is None:
@@ -216,3 +210,11 @@ def _layer(
     return Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                  assignment.method, assignment.scheme, mode, assignment.act, selection,
                  why=assignment.why)
+
+
+BUILT_PLAIN = Assignment("UnquantizedLinearMethod", why="built without the quantization config")
+BUILDERS: Mapping[str, Callable[[Context, Serving, Site], Layer]] = {
+    "linear": _linear_layer, "embedding": _linear_layer, "attention": _attention,
+    "mla": _part, "experts": experts_layer, "part": _part,
+}
+"""What builds the layer of each kind of module; norms have none."""

@@ -121,7 +121,7 @@ def _loaded(
 
 
 def _leaves(context: Context, layer: Layer) -> Iterator[tuple[str, Leaf]]:
-    module = context.structure.module_of(layer.path)
+    module = context.structure.module_of(layer.path, layer.layer_index)
     prefix = layer.path.removesuffix(module.name)
     return ((f"{prefix}{leaf.name}", leaf) for leaf in module.leaves)
 

@@ -34,7 +34,7 @@ def share(config: dict[str, Any], name: str, tp: int) -> Shard:
     """Return rank 0's shard of the layer called NAME."""
     found = model_structure(Checkpoint("x", "mapping", config))
     module = next(m for m in found.modules if m.path.rsplit(".", 1)[-1] == name)
-    return shard(module, found, tp)
+    return shard(module, tp)
 
 
 # n, k per rank, their whole sizes, the parts, and whether it divides evenly.
@@ -114,7 +114,7 @@ def test_sizes_are_the_engine_s(name: str) -> None:
     modules = {module.path: module for module in structure.modules}
     for layer in row["expect"]["layers"]:
         if layer["module"] != "Attention":
-            found = shard(modules[layer["path"]], structure, row["case"]["tp_size"])
+            found = shard(modules[layer["path"]], row["case"]["tp_size"])
             assert (found.n, found.k, found.divides) == (layer["n"], layer["k"], True)
 
 

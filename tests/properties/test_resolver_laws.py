@@ -198,7 +198,7 @@ def test_twice_the_ranks_never_hold_more_each(
     tp = 2**doublings
     for module in structure.modules:
         if module.leaves:
-            one, two = shard(module, structure, tp), shard(module, structure, 2 * tp)
+            one, two = shard(module, tp), shard(module, 2 * tp)
             if one.divides and two.divides:
                 assert two.n * two.k <= one.n * one.k
                 assert (two.n_full, two.k_full) >= (one.n_full, one.k_full)

@@ -1,0 +1,93 @@
+"""The sizes of a model: config fields and what the engine derives from them, as table rows say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from quantplan.tables.errors import CheckpointError
+
+Config = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+def model_sizes(
+    rows: Sequence[Row], config: Config, root: Config, kinds: Collection[str] = ()
+) -> dict[str, int]:
+    """Return size name -> value for a layer of the given kinds.
+
+    `config` holds the language model's fields, `root` is the whole config.json. Raises
+    CheckpointError for a field that is missing or no positive integer.
+    """
+    chosen = {row["id"]: row for row in rows if row.get("at") in (None, *kinds)}
+    work = _Work(chosen, config, root)
+    found = {name: work.size(name) for name in chosen}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def nested(root: Config, path: Sequence[str]) -> Config:
+    """Return the part of config.json that `path` leads to; CheckpointError where it is missing."""
+    found: Any = root
+    for key in path:
+        found = found.get(key)
+        if not isinstance(found, Mapping):
+            raise CheckpointError(f"config.json: {'.'.join(path)}", wanted="an object",
+                                  found="nothing" if found is None else repr(found)[:60])
+    return found
+
+
+class _Work:
+    """Sizes worked out on demand, so that rows may stand in any order."""
+
+    def __init__(self, rows: Mapping[str, Row], config: Config, root: Config) -> None:
+        self.rows, self.config, self.root = rows, config, root
+        self.known: dict[str, int | None] = {}
+
+    def size(self, name: str) -> int | None:
+        """Return the size, None where the config leaves it out."""
+        if name not in self.known:
+            self.known[name] = self._value(self.rows[name]) if name in self.rows else None
+        return self.known[name]
+
+    def _value(self, row: Row) -> int | None:
+        for operation, work in OPERATIONS.items():
+            if operation in row:
+                terms = [self.size(t) if isinstance(t, str) else t for t in row[operation]]
+                return None if None in terms else work(terms)
+        return self._field(row)
+
+    def _field(self, row: Row) -> int | None:
+        place = nested(self.root, row["from"]) if "from" in row else self.config
+        named = next((n for n in row["fields"] if place.get(n) is not None), None)
+        if named is not None:
+            return _checked(place[named], named, row)
+        default = self._default(row, null=any(name in place for name in row["fields"]))
+        if default is None and not row.get("optional"):
+            return _checked(None, row["fields"][0], row)
+        return default
+
+    def _default(self, row: Row, null: bool) -> int | None:
+        """Return what stands in for an absent field; one that says null never takes a number where
+        another size can stand in."""
+        stand_in = self.size(row["default_size"]) if "default_size" in row else None
+        number: int | None = row.get("default_by_type", {}).get(
+            str(self.config.get("model_type")), row.get("default"))
+        return stand_in if number is None or (null and stand_in is not None) else number
+
+
+def _checked(value: Any, field: str, row: Row) -> int:
+    least = 0 if row.get("optional") or "default" in row else 1
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        name = ".".join((*row.get("from", ()), field))
+        raise CheckpointError(f"config.json: {name}", wanted="a positive integer",
+                              found="nothing" if value is None else repr(value)[:60])
+    return value
+
+
+OPERATIONS = {
+    "product": prod,
+    "sum": sum,
+    "quotient": lambda terms: terms[0] // terms[1] if terms[1] else None,
+}
+"""What a size row can do with other sizes; a term that is absent leaves the size absent."""

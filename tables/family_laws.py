@@ -1,0 +1,66 @@
+"""The laws of model families: names that rows point at exist, and sources say where from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from quantplan.tables.family_rows import families_by_architecture
+
+Family = Mapping[str, Any]
+QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+
+
+def sizes_are_known(family: Family) -> Iterator[str]:
+    """Every size that a module or another size names is a size of the family."""
+    known = {row["id"] for row in family["sizes"]}
+    named = {(m["path"], size) for m in family["modules"] for size in _named(m)}
+    named |= {(f"sizes[{row['id']}]", term) for row in family["sizes"] for term in _terms(row)}
+    yield from (f"{where}: no size {size}" for where, size in sorted(named) if size not in known)
+
+
+def sizes_say_one_thing(family: Family) -> Iterator[str]:
+    """Every size is read from fields or worked out by one operation."""
+    for row in family["sizes"]:
+        said = [k for k in ("fields", "product", "sum", "quotient") if k in row]
+        if len(said) != 1:
+            yield f"sizes[{row['id']}]: {' and '.join(said) or 'nothing'} says what it is"
+
+
+def stacks_are_known(family: Family) -> Iterator[str]:
+    """Every module stands in a stack of the family, under kinds that its rules name."""
+    stacks = {"text", *(row["id"] for row in family.get("stacks", ()))}
+    yield from (f"{m['path']}: no stack {m['stack']}" for m in family["modules"]
+                if m.get("stack", "text") not in stacks)
+
+
+def biases_are_known(family: Family) -> Iterator[str]:
+    """Every bias rule that a module names is one of the family's."""
+    yield from (f"{m['path']}: no bias rule {m['bias']}" for m in family["modules"]
+                if "bias" in m and m["bias"] not in family.get("biases", {}))
+
+
+def _named(module: Family) -> Iterator[str]:
+    for leaf in module.get("leaves", ()):
+        yield from (leaf["n"], leaf.get("k", leaf["n"]))
+    yield from (*module.get("parts", ()), *module.get("sizes", {}).values())
+    yield from (module[word] for word in ("has", "lacks") if word in module)
+    if module.get("split") == "qkv":
+        yield from module.get("heads", QKV_HEADS)
+
+
+def _terms(row: Family) -> Iterator[str]:
+    terms = [t for word in ("product", "sum", "quotient") for t in row.get(word, ())]
+    yield from (t for t in terms if isinstance(t, str))
+    yield from ([row["default_size"]] if "default_size" in row else ())
+
+
+LAWS: tuple[Callable[[Family], Iterator[str]], ...] = (
+    sizes_are_known, sizes_say_one_thing, stacks_are_known, biases_are_known)
+
+
+def family_violations() -> list[str]:
+    """Return every violation of every family."""
+    families = {family["id"]: family for family in families_by_architecture().values()}
+    return [f"tables/families: families[{name}]: {said}" for name, family in families.items()
+            for law in LAWS for said in law(family)]
