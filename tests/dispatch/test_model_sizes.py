@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from quantplan.dispatch.layer_kinds import layer_kinds
 from quantplan.dispatch.model_sizes import model_sizes
 from quantplan.tables.errors import CheckpointError, NotKnownError

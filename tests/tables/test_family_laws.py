@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from quantplan.tables import family_laws
 
 LAWFUL: dict[str, Any] = {
