@@ -144,9 +144,9 @@ def test_the_architecture_decides(changes: dict[str, Any], architecture: str, fa
 
 
 @pytest.mark.parametrize("changes, named", [
-    ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
+    ({"architectures": ["BambooForCausalLM"]}, "BambooForCausalLM"),
     ({"architectures": ["A", "B"]}, "A"),
-    ({"architectures": ["MixtralForCausalLM", "LlamaForCausalLM"]}, "MixtralForCausalLM"),
+    ({"architectures": ["BambooForCausalLM", "LlamaForCausalLM"]}, "BambooForCausalLM"),
     ({"architectures": None, "model_type": "gpt2"}, "model_type gpt2"),
     ({"architectures": None, "model_type": None}, "model_type None")])
 def test_an_unknown_family_is_named_never_guessed(changes: dict[str, Any], named: str) -> None:
