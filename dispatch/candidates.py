@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check, Facts, evaluate, fill
-from quantplan.dispatch.trace import Alternative, Candidate, Selection, Step
+from quantplan.dispatch.predicates import (
+    FAIL,
+    PASS,
+    UNKNOWN,
+    Check,
+    Facts,
+    Unreadable,
+    evaluate,
+    fill,
+)
+from quantplan.dispatch.trace import Alternative, Candidate, EngineError, Refusal, Selection, Step
 from quantplan.tables.errors import UsageError
 
 Row = Mapping[str, Any]
@@ -16,13 +25,15 @@ def walk(table: Row, family_id: str, facts: Facts) -> Selection:
     """Return the selection of family `family_id` of an engine table for one layer's `facts`.
 
     `facts` must hold every fact named by the family's kernels, plus `flag.linear_backend` and
-    `env.VLLM_DISABLED_KERNELS` (a tuple of class names).
+    `env.VLLM_DISABLED_KERNELS` (a tuple of class names). Raises Refusal where the engine raises on
+    its way to the choice: at a variable whose value cannot be read.
     """
     family = table["families"][family_id]
     names, steps = order(table, family, facts)
     candidates = [candidate(table, family, name, facts) for name in names]
     chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
     candidates = mark_considered(candidates, chosen)
+    check_readable(candidates, facts)
     return Selection(
         family_id, chosen, tuple(candidates), tuple(steps),
         alternatives(candidates, chosen),
@@ -176,6 +187,16 @@ def mark_considered(candidates: list[Candidate], chosen: str | None) -> list[Can
         return candidates
     position = next(i for i, c in enumerate(candidates) if c.kernel == chosen)
     return [c._replace(considered=i <= position) for i, c in enumerate(candidates)]
+
+
+def check_readable(candidates: list[Candidate], facts: Facts) -> None:
+    """Refuse where a candidate that the engine looks at reads a value that cannot be read."""
+    for check in (c.decisive for c in candidates if c.considered and c.decisive):
+        value = facts.get(check.fact)
+        if isinstance(value, Unreadable):
+            raise Refusal(EngineError(
+                "kernel selection", value.type, value.message, None, value.source,
+                f"Give {check.fact.removeprefix('env.')} a value that the engine takes."))
 
 
 def alternatives(candidates: list[Candidate], chosen: str | None) -> tuple[Alternative, ...]:

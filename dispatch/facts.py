@@ -74,6 +74,12 @@ class Gpu:
         return f"{self.capability // 10}.{self.capability % 10}"
 
 
+LIB_STATES: Mapping[str, bool | str | None] = {
+    "on": True, "off": False, "unknown": None, "installed": "installed"}
+"""Word -> value of `Deployment.libs`: usable, absent, not known, and installed without the engine
+being able to use it."""
+
+
 @dataclass(frozen=True)
 class Deployment:
     """The engine's command line and environment, as far as it changes selection or memory."""
@@ -86,4 +92,4 @@ class Deployment:
     moe_backend: str | None = None
     allow_deprecated_quantization: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
-    libs: Mapping[str, bool | None] = field(default_factory=dict)
+    libs: Mapping[str, bool | str | None] = field(default_factory=dict)

@@ -16,6 +16,14 @@ Facts = Mapping[str, Any]
 """Fact name -> value. A value of None means: not known from here."""
 
 
+class Unreadable(NamedTuple):
+    """The value of a fact at which the engine raises: its exception type, words and source."""
+
+    type: str
+    message: str
+    source: str
+
+
 class Check(NamedTuple):
     """One requirement evaluated: `text` is our sentence, `says` the engine's words on failure,
     `plain` what failing means for people, where the table says so."""
@@ -73,6 +81,8 @@ def show(name: str, value: Any) -> str:
         return f"{value // 10}.{value % 10}"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Unreadable):
+        return f"unreadable ({value.message})"
     if isinstance(value, (list, tuple)):
         return ", ".join(show(name, item) for item in value)
     return str(value)

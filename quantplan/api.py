@@ -48,7 +48,7 @@ def explain(
     quantization: str | None = None,
     kv_cache_dtype: str | None = "auto",
     env: Mapping[str, str] | None = None,
-    libs: Mapping[str, bool | None] | None = None,
+    libs: Mapping[str, bool | str | None] | None = None,
     linear_backend: str | None = None,
     moe_backend: str | None = None,
     allow_deprecated_quantization: bool = False,

@@ -66,7 +66,7 @@ def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--linear-backend", default="auto", metavar="NAME", show_default=True)
 @click.option("--allow-deprecated-quantization", is_flag=True)
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Engine environment.")
-@click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown",
+@click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown|installed",
               help="Library presence, e.g. flashinfer=off.")
 @click.option("--why-not", metavar="KERNEL", shell_complete=kernel_names,
               help="Every check of one kernel, layer by layer (text only).")

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quantplan.dispatch.facts import LIB_STATES
 from quantplan.output import say, wrapped
 from quantplan.tables.engine_rows import engine_versions
 from quantplan.tables.errors import UsageError
 
-LIB_STATES: Mapping[str, bool | None] = {"on": True, "off": False, "unknown": None}
 ENGINES = ("vllm", "sglang")
 
 
@@ -92,11 +92,11 @@ def _pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
     return pairs
 
 
-def _libs(given: tuple[str, ...]) -> dict[str, bool | None]:
+def _libs(given: tuple[str, ...]) -> dict[str, bool | str | None]:
     libs = {}
-    for name, state in _pairs(given, "--lib", "NAME=on|off|unknown").items():
+    for name, state in _pairs(given, "--lib", "NAME=" + "|".join(LIB_STATES)).items():
         if state not in LIB_STATES:
-            raise UsageError(f"--lib {name}={state}", wanted="on, off or unknown")
+            raise UsageError(f"--lib {name}={state}", wanted="one of " + ", ".join(LIB_STATES))
         libs[name] = LIB_STATES[state]
     return libs
 

@@ -60,7 +60,7 @@ def _texts(value: Any) -> bool:
 
 def _states(value: Any) -> bool:
     return value is None or (isinstance(value, Mapping) and all(
-        isinstance(key, str) and (item is None or isinstance(item, bool))
+        isinstance(key, str) and (item is None or isinstance(item, bool) or item == "installed")
         for key, item in value.items()))
 
 
@@ -82,7 +82,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "gpu_mem": ("text such as 24GiB, or bytes", _size),
     "gpu_memory_utilization": ("a number", _number),
     "env": ("a mapping of text to text", _texts),
-    "libs": ("a mapping of text to true, false or None", _states),
+    "libs": ("a mapping of text to true, false, 'installed' or None", _states),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
     "allow_deprecated_quantization": ("true or false", lambda value: isinstance(value, bool)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.facts import LIB_STATES, Checkpoint, Deployment, Gpu
 from quantplan.dispatch.predicates import PASS
 from quantplan.dispatch.trace import Candidate, Layer, Selection, Trace
 from quantplan.reports.columns import columns
@@ -54,7 +54,7 @@ def _question(shown: Shown) -> str:
     if deployment.linear_backend != "auto":
         words.append(f"--linear-backend {deployment.linear_backend}")
     words += [f"--env {name}={value}" for name, value in deployment.env.items()]
-    states = {True: "on", False: "off", None: "unknown"}
+    states = {state: word for word, state in LIB_STATES.items()}
     words += [f"--lib {name}={states[state]}" for name, state in deployment.libs.items()]
     return ", ".join(words)
 

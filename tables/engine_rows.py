@@ -123,15 +123,22 @@ ENGINE_DOCUMENT: Row = {
     "libraries": Field("list", "optional libraries that selection asks for", of={
         "id": Field("text", "short name; the fact is lib.ID"),
         "default": Field("flag", "present and usable on a default install"),
+        "package_of": Field("text", "the library whose mere package this is: it follows that one's "
+                            "state, and --lib ID=installed sets it alone", required=False),
+        "made_usable_by": Field("text", "the flag variable that makes an installed package usable",
+                                required=False),
         "means": Field("text", "what present means to the engine, and how to get it"),
         "source": Field("text", "engine file:symbol"),
     }),
     "environment": Field("list", "environment variables that selection reads", of={
         "id": Field("text", "the variable; the fact is env.ID"),
-        "type": Field("text", "how it is read", choices=("flag", "text", "names")),
+        "type": Field("text", "how it is read: flag is a whole number, object is JSON, names a "
+                      "comma-separated list", choices=("flag", "text", "names", "object")),
         "default": Field("scalar", "value when it is not set"),
         "choices": Field("list", "accepted values of a text variable", required=False,
                          of=Field("text", "a value")),
+        "any_case": Field("flag", "whether the case of a choice does not matter", required=False),
+        "changes": Field("text", "what it changes"),
         "source": Field("text", "engine file:symbol"),
     }),
     "removed_environment": Field("list", "variables that older versions read and this one "

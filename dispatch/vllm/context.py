@@ -9,7 +9,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import Module, Structure
 from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.trace import EngineError, Refusal, Selection
-from quantplan.tables.errors import UsageError
+from quantplan.dispatch.vllm.environment import library_facts, variable_facts
 
 Table = Mapping[str, Any]
 FP8_TENSOR_CORES_MIN = 89
@@ -65,7 +65,7 @@ def base_facts(
 ) -> dict[str, Any]:
     """Return the facts that no layer changes: gpu.*, lib.*, env.*, flag.*, dtype.model, model.type.
 
-    Raises UsageError for an unknown library or an environment value that is not of its type.
+    Raises UsageError for an unknown library.
     """
     return {
         "gpu.capability": gpu.capability,
@@ -78,35 +78,9 @@ def base_facts(
         "flag.linear_backend": deployment.linear_backend,
         "dtype.model": dtype,
         "model.type": str(checkpoint.text_config.get("model_type", "")),
-        **_libraries(table, deployment),
-        **_environment(table, deployment),
+        **library_facts(table["libraries"], deployment),
+        **variable_facts(table["environment"], deployment),
     }
-
-
-def _libraries(table: Table, deployment: Deployment) -> dict[str, bool | None]:
-    unknown = [name for name in deployment.libs if name not in table["libraries"]]
-    if unknown:
-        raise UsageError(f"unknown library {unknown[0]!r}",
-                         wanted="one of " + ", ".join(table["libraries"]))
-    return {f"lib.{name}": deployment.libs.get(name, row["default"])
-            for name, row in table["libraries"].items()}
-
-
-def _environment(table: Table, deployment: Deployment) -> dict[str, Any]:
-    return {f"env.{name}": _read(name, row, deployment.env.get(name))
-            for name, row in table["environment"].items()}
-
-
-def _read(name: str, row: Mapping[str, Any], value: str | None) -> Any:
-    if row["type"] == "names":
-        return tuple((value or "").split(","))
-    if value is None or row["type"] == "text":
-        return row["default"] if value is None else value
-    try:
-        return bool(int(value))
-    except ValueError:
-        raise UsageError(f"environment variable {name}", wanted="0 or 1",
-                         found=repr(value)) from None
 
 
 def refuse(  # noqa: PLR0917 - mirrors the fields of EngineError

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import Finding, Layer
+from quantplan.dispatch.vllm import environment_findings
 from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
 from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.dispatch.vllm.names import quantization_config
@@ -145,80 +146,6 @@ def float16_fallback(context: Context, layers: Layers) -> Iterator[Finding]:
                       "config/model.py:_get_and_verify_dtype")
 
 
-def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Environment variables that this version no longer reads."""
-    for name in context.table["removed_environment"]:
-        if name in context.deployment.env:
-            yield Finding("flags", "info", "removed-variable",
-                          f"{name} is not read by this version any more", "Drop it.", "envs.py")
-
-
-def unread_environment(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Variables of the engine's name that selection does not read: another purpose, or a typo."""
-    table = context.table
-    known = {*table["environment"], *table["removed_environment"]}
-    for name in sorted(set(context.deployment.env) - known):
-        if name.startswith("VLLM_"):
-            yield Finding("flags", "info", "variable-not-read",
-                          f"{name} is none of the variables that kernel selection reads: it "
-                          "changes nothing here", "Selection reads "
-                          + ", ".join(table["environment"]) + ".", "envs.py")
-
-
-def unknown_disabled_kernels(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Names in VLLM_DISABLED_KERNELS that are no class this table knows."""
-    for name in context.facts["env.VLLM_DISABLED_KERNELS"]:
-        if name and name not in context.table["kernels"]:
-            yield Finding("flags", "warning", "unknown-disabled-kernel",
-                          f"VLLM_DISABLED_KERNELS names {name}, which is no kernel class of the "
-                          "lists shown here: it disables nothing in them",
-                          "Class names are spelled exactly, without spaces.",
-                          context.table["disabled_source"])
-
-
-def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding]:
-    """--linear-backend without a kernel for a layer type: the engine falls back."""
-    backend = context.deployment.linear_backend
-    missed = {x.selection.family for x in layers if x.selection
-              for step in x.selection.steps if step.kind == "Filtered" and step.what == "nothing"}
-    for family in sorted(missed):
-        yield Finding("kernel selection", "warning", "linear-backend-without-kernel",
-                      f"--linear-backend {backend} has no {family} kernel: automatic selection "
-                      "is used for that layer type", None,
-                      context.table["linear_backend_source"])
-
-
-def assumed_libraries(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Choices that rest on a library taken as usable, and what is chosen without it."""
-    told: set[tuple[str, str]] = set()
-    for layer in layers:
-        for library in _assumed(context, layer):
-            if (library, str(layer.kernel)) not in told:
-                told.add((library, str(layer.kernel)))
-                yield _assumption(context, layer, library)
-
-
-def _assumption(context: Context, layer: Layer, library: str) -> Finding:
-    row = context.table["libraries"][library]
-    other = _without(layer, f"lib.{library}") or "no kernel of its list"
-    return Finding("kernel selection", "info", "assumed-library",
-                   f"{layer.kernel} assumes that {row['means']}; without "
-                   f"{library}: {other}", f"--lib {library}=off shows that answer.", row["source"])
-
-
-def _assumed(context: Context, layer: Layer) -> list[str]:
-    chosen = layer.selection.chosen if layer.selection else None
-    names = {c.fact[4:] for c in (chosen.checks if chosen else ()) if c.fact.startswith("lib.")}
-    return sorted(names - set(context.deployment.libs))
-
-
-def _without(layer: Layer, fact: str) -> str | None:
-    """Return the next candidate that passes and does not ask for `fact`."""
-    tried = layer.selection.candidates if layer.selection else ()
-    return next((c.kernel for c in tried if c.verdict == "pass"
-                 and all(check.fact != fact for check in c.checks)), None)
-
-
 def _one_per_shape(layers: Layers) -> list[Layer]:
     seen: dict[tuple[object, ...], Layer] = {}
     for layer in layers:
@@ -229,6 +156,6 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 
 RULES: tuple[Rule, ...] = (
     text_config_unread, bfloat16_worker, float16_fallback, humming_float32, no_machine_code,
-    int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block, removed_environment,
-    unread_environment, unknown_disabled_kernels, backend_without_kernel, assumed_libraries,
+    int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block,
+    *environment_findings.RULES,
 )

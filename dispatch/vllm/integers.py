@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.vllm.environment import readable
 
 INPUT_SOURCE = (
     "model_executor/layers/quantization/utils/marlin_utils.py:get_marlin_input_dtype")
@@ -35,16 +36,9 @@ def marlin_input_dtype(context: Context, site: Site) -> str | None:
 
     Refuses as the engine does: fp8 only on 8.9 and 12.x, and no other value than int8 and fp8.
     """
-    value = context.facts["env.VLLM_MARLIN_INPUT_DTYPE"]
-    if value is None:
-        return None
-    choices = context.table["environment"]["VLLM_MARLIN_INPUT_DTYPE"]["choices"]
-    if value not in choices:
-        raise refuse("layer assignment", "ValueError",
-                     f"Invalid value '{value}' for VLLM_MARLIN_INPUT_DTYPE. Valid options: "
-                     f"{choices}.", site.path, "envs.py:env_with_choices")
-    if value == "int8":
-        return "int8"
+    value = readable("VLLM_MARLIN_INPUT_DTYPE", context.facts, site.path)
+    if value is None or value == "int8":
+        return None if value is None else "int8"
     if context.gpu.capability != 89 and context.facts["gpu.family"] != 120:
         raise refuse("layer assignment", "ValueError",
                      "Marlin W4A8-FP8 only support SM89 or SM12x device (It is slower than Marlin "

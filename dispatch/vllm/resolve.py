@@ -31,6 +31,7 @@ from quantplan.dispatch.vllm.context import (
     refuse,
 )
 from quantplan.dispatch.vllm.dtype import resolve_dtype
+from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts import experts_layer
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.names import name_method
@@ -52,6 +53,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     try:
         named = name_method(table, checkpoint, deployment, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
+        readable("VLLM_BATCH_INVARIANT", facts)
         _check_heads(structure, deployment.tp)
         serving = serve(named, context)
     except Refusal as refusal:
@@ -166,7 +168,7 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
         return _layer(site, assignment, None, assignment.mode)
     own = {**_layer_facts(site), **assignment.quant}
     facts = {**context.facts, **own}
-    selection = _walk(context, assignment.family, own, facts)
+    selection = _walk(context, site, assignment.family, own, facts)
     if selection.kernel is None and selection.alternatives:
         return _layer(site, assignment, selection, None)
     if selection.kernel is None:
@@ -190,11 +192,14 @@ def _mode(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _walk(
-    context: Context, family: str, own: Mapping[str, Any], facts: Mapping[str, Any]
+    context: Context, site: Site, family: str, own: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Selection:
     key = (family, *own.values())
     if key not in context.walks:
-        context.walks[key] = pins.select(context.table, family, facts)
+        try:
+            context.walks[key] = pins.select(context.table, family, facts)
+        except Refusal as refusal:
+            raise Refusal(refusal.error._replace(layer=site.path)) from None
     return context.walks[key]
 
 

@@ -230,7 +230,8 @@ def test_an_unknown_flashinfer_makes_the_backend_conditional() -> None:
     assert answer.trace.outcome == "conditional"
     assert layer.attn_backend == "FLASH_ATTN"
     assert layer.selection is not None
-    assert layer.selection.alternatives == (Alternative("FLASHINFER", ("lib.flashinfer",)),)
+    assert layer.selection.alternatives == (
+        Alternative("FLASHINFER", ("lib.flashinfer_installed",)),)
 
 
 def test_an_unknown_flashinfer_that_decides_between_starting_and_not() -> None:

@@ -1,0 +1,96 @@
+"""Libraries and environment variables as facts: lib.NAME and env.NAME."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quantplan.dispatch.facts import Deployment
+from quantplan.dispatch.predicates import Unreadable
+from quantplan.dispatch.trace import EngineError, Refusal
+from quantplan.tables.errors import UsageError
+
+Row = Mapping[str, Any]
+INSTALLED = "installed"
+"""State of a library whose package is there and which the engine still finds unusable."""
+
+
+def library_facts(rows: Mapping[str, Row], deployment: Deployment) -> dict[str, bool | None]:
+    """Return lib.NAME for every library: true, false, or None where it is not known.
+
+    Raises UsageError for an unknown library, or a state that it does not have.
+    """
+    for name, state in deployment.libs.items():
+        _check_state(rows, name, state)
+    return {f"lib.{name}": _library(name, row, deployment) for name, row in rows.items()}
+
+
+def _check_state(rows: Mapping[str, Row], name: str, state: Any) -> None:
+    if name not in rows:
+        raise UsageError(f"unknown library {name!r}", wanted="one of " + ", ".join(rows))
+    if state == INSTALLED and not any(row.get("package_of") == name for row in rows.values()):
+        raise UsageError(f"--lib {name}={state}", wanted="on, off or unknown",
+                         hint="An installed package is all that the engine asks for here.")
+
+
+def _library(name: str, row: Row, deployment: Deployment) -> bool | None:
+    whole = row.get("package_of")
+    if whole in deployment.libs and name not in deployment.libs:
+        return deployment.libs[whole] and True
+    state = deployment.libs.get(name, row["default"])
+    if state == INSTALLED:
+        return _number(deployment.env.get(row["made_usable_by"], "0")) is True
+    return state if state is None else bool(state)
+
+
+def variable_facts(rows: Mapping[str, Row], deployment: Deployment) -> dict[str, Any]:
+    """Return env.NAME for every variable that selection reads; Unreadable for a value at which the
+    engine raises where it reads it (envs.py)."""
+    return {f"env.{name}": _read(name, row, deployment.env.get(name))
+            for name, row in rows.items()}
+
+
+def _read(name: str, row: Row, value: str | None) -> Any:
+    if row["type"] == "names":
+        return tuple((value or "").split(","))
+    if value is None:
+        return row["default"]
+    choices = row.get("choices")
+    folded = [choice.lower() for choice in choices or ()]
+    known = value.lower() in folded if row.get("any_case") else value in (choices or (value,))
+    if not known:
+        return Unreadable("ValueError", f"Invalid value '{value}' for {name}. Valid options: "
+                          f"{choices}.", "envs.py:env_with_choices")
+    return READERS[row["type"]](value)
+
+
+def _number(value: str) -> bool | Unreadable:
+    try:
+        return bool(int(value))
+    except ValueError as error:
+        return Unreadable("ValueError", str(error), "envs.py:environment_variables")
+
+
+def _object(value: str) -> Any:
+    """The engine reads a file where the value names one: that file's content is not known here."""
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        return Unreadable("JSONDecodeError", str(error), "envs.py:maybe_convert_json_str_or_file")
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "flag": _number, "text": str, "object": _object,
+}
+"""Type of a variable's row -> how its text is read."""
+
+
+def readable(name: str, facts: Mapping[str, Any], layer: str | None = None) -> Any:
+    """Return a variable's value, or refuse as the engine does where it reads it for `layer`."""
+    value = facts[f"env.{name}"]
+    if isinstance(value, Unreadable):
+        raise Refusal(EngineError("flags" if layer is None else "layer assignment", value.type,
+                                  value.message, layer, value.source,
+                                  f"Give {name} a value that the engine takes."))
+    return value

@@ -1,0 +1,103 @@
+"""What flags, variables and libraries do that the answer alone does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from quantplan.dispatch.predicates import Unreadable
+from quantplan.dispatch.trace import Finding, Layer
+from quantplan.dispatch.vllm.context import Context
+
+Layers = tuple[Layer, ...]
+
+
+def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Environment variables that this version no longer reads."""
+    for name in context.table["removed_environment"]:
+        if name in context.deployment.env:
+            yield Finding("flags", "info", "removed-variable",
+                          f"{name} is not read by this version any more", "Drop it.", "envs.py")
+
+
+def unread_environment(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Variables of the engine's name that selection does not read: another purpose, or a typo."""
+    table = context.table
+    known = {*table["environment"], *table["removed_environment"]}
+    for name in sorted(set(context.deployment.env) - known):
+        if name.startswith("VLLM_"):
+            yield Finding("flags", "info", "variable-not-read",
+                          f"{name} is none of the variables that kernel selection reads: it "
+                          "changes nothing here", "Selection reads "
+                          + ", ".join(table["environment"]) + ".", "envs.py")
+
+
+def unreadable_environment(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Variables at whose value the engine raises, where nothing before that refused."""
+    for name in context.table["environment"]:
+        value = context.facts[f"env.{name}"]
+        if isinstance(value, Unreadable):
+            yield Finding("flags", "warning", "variable-unreadable",
+                          f"{name}={context.deployment.env[name]}: the engine raises {value.type} "
+                          f"where it reads it ({value.message})",
+                          f"Give {name} a value that the engine takes.", value.source)
+
+
+def unknown_disabled_kernels(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Names in VLLM_DISABLED_KERNELS that are no class this table knows."""
+    for name in context.facts["env.VLLM_DISABLED_KERNELS"]:
+        if name and name not in context.table["kernels"]:
+            yield Finding("flags", "warning", "unknown-disabled-kernel",
+                          f"VLLM_DISABLED_KERNELS names {name}, which is no kernel class of the "
+                          "lists shown here: it disables nothing in them",
+                          "Class names are spelled exactly, without spaces.",
+                          context.table["disabled_source"])
+
+
+def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding]:
+    """--linear-backend without a kernel for a layer type: the engine falls back."""
+    backend = context.deployment.linear_backend
+    missed = {x.selection.family for x in layers if x.selection
+              for step in x.selection.steps if step.kind == "Filtered" and step.what == "nothing"}
+    for family in sorted(missed):
+        yield Finding("kernel selection", "warning", "linear-backend-without-kernel",
+                      f"--linear-backend {backend} has no {family} kernel: automatic selection "
+                      "is used for that layer type", None,
+                      context.table["linear_backend_source"])
+
+
+def assumed_libraries(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Choices that rest on a library taken as usable, and what is chosen without it."""
+    told: set[tuple[str, str]] = set()
+    for layer in layers:
+        for library in _assumed(context, layer):
+            if (library, str(layer.kernel)) not in told:
+                told.add((library, str(layer.kernel)))
+                yield _assumption(context, layer, library)
+
+
+def _assumption(context: Context, layer: Layer, library: str) -> Finding:
+    row = context.table["libraries"][library]
+    other = _without(layer, f"lib.{library}") or "no kernel of its list"
+    return Finding("kernel selection", "info", "assumed-library",
+                   f"{layer.kernel} assumes that {row['means']}; without "
+                   f"{library}: {other}", f"--lib {library}=off shows that answer.", row["source"])
+
+
+def _assumed(context: Context, layer: Layer) -> list[str]:
+    chosen = layer.selection.chosen if layer.selection else None
+    names = {c.fact[4:] for c in (chosen.checks if chosen else ()) if c.fact.startswith("lib.")}
+    rows, given = context.table["libraries"], context.deployment.libs
+    return sorted(n for n in names if n not in given and rows[n].get("package_of") not in given)
+
+
+def _without(layer: Layer, fact: str) -> str | None:
+    """Return the next candidate that passes and does not ask for `fact`."""
+    tried = layer.selection.candidates if layer.selection else ()
+    return next((c.kernel for c in tried if c.verdict == "pass"
+                 and all(check.fact != fact for check in c.checks)), None)
+
+
+RULES: tuple[Callable[[Context, Layers], Iterator[Finding]], ...] = (
+    removed_environment, unread_environment, unreadable_environment, unknown_disabled_kernels,
+    backend_without_kernel, assumed_libraries,
+)
