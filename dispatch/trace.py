@@ -148,7 +148,10 @@ class Method(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Everything one engine version would do with one checkpoint on one GPU."""
+    """Everything one engine version would do with one checkpoint on one GPU.
+
+    `asked` is the version of the question where another one's table stands in for it.
+    """
 
     engine: str
     version: str
@@ -159,6 +162,7 @@ class Trace(NamedTuple):
     error: EngineError | None = None
     findings: tuple[Finding, ...] = ()
     kv_cache: Mapping[str, Any] = {}
+    asked: str | None = None
 
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quantplan.dispatch.checkpoint import read_checkpoint
@@ -13,7 +13,7 @@ from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.time_limit import limited
 from quantplan.dispatch.trace import Trace
 from quantplan.options import backend_name, checked, method_name, parallel_size
-from quantplan.tables.engine_rows import load_engine
+from quantplan.stand_in import assumed, open_table, stand_in_notes
 from quantplan.tables.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,20 +56,24 @@ def explain(
     side_files: Mapping[str, Any] | None = None,
     revision: str | None = None,
     as_format: str | None = None,
+    assume_nearest: bool = False,
 ) -> Explanation:
     """Return what `engine` would do with `model`: method, kernel and mode per layer, and why.
 
     `model` is a folder, a config.json, a hub id, a bundled name, or the parsed config.json, for
     which `tensors` ({name: dtype} or {name: (dtype, shape)}) stands for the safetensors headers and
     `side_files` ({file name: content}) for the other JSON files. Without `gpu` and `capability`
-    this machine's GPU is asked. Raises QuantplanError subclasses (UsageError, CheckpointError,
+    this machine's GPU is asked. `engine_version` None is the engine's default version; one without
+    a table is refused, or with `assume_nearest` answered from the nearest table, and the answer
+    says so. Raises QuantplanError subclasses (UsageError, CheckpointError,
     NotKnownError), each with the exit code of the command line.
     """
     checked(model=model, engine=engine, engine_version=engine_version, gpu=gpu,
             capability=capability, dtype=dtype, quantization=quantization,
             kv_cache_dtype=kv_cache_dtype, env=env, libs=libs, linear_backend=linear_backend,
             moe_backend=moe_backend, tensors=tensors, side_files=side_files, revision=revision,
-            allow_deprecated_quantization=allow_deprecated_quantization, as_format=as_format)
+            allow_deprecated_quantization=allow_deprecated_quantization, as_format=as_format,
+            assume_nearest=assume_nearest)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
     deployment = Deployment(
@@ -78,10 +82,10 @@ def explain(
         moe_backend=moe_backend, allow_deprecated_quantization=allow_deprecated_quantization,
         env=dict(env or {}), libs=dict(libs or {}))
     device = open_gpu(gpu, capability)
-    table = load_engine(engine, engine_version)
+    table = open_table(engine, engine_version, assume_nearest)
     with limited():
-        return Explanation(checkpoint, device, deployment,
-                           resolve(checkpoint, table, device, deployment))
+        trace = resolve(checkpoint, table, device, deployment)
+    return Explanation(checkpoint, device, deployment, assumed(trace, engine_version))
 
 
 def budget(
@@ -101,6 +105,7 @@ def budget(
     side_files: Mapping[str, Any] | None = None,
     revision: str | None = None,
     as_format: str | None = None,
+    assume_nearest: bool = False,
 ) -> Budget:
     """Return what fits of `model` in one GPU: weights of one rank, KV bytes per token, KV tokens.
 
@@ -113,7 +118,7 @@ def budget(
             capability=capability, dtype=dtype, quantization=quantization,
             kv_cache_dtype=kv_cache_dtype, gpu_mem=gpu_mem, tensors=tensors,
             gpu_memory_utilization=gpu_memory_utilization, side_files=side_files,
-            revision=revision, as_format=as_format)
+            revision=revision, as_format=as_format, assume_nearest=assume_nearest)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
     device = None
@@ -122,9 +127,11 @@ def budget(
     deployment = Deployment(
         tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
         kv_cache_dtype=kv_cache_dtype or "auto")
+    table = open_table(engine, engine_version, assume_nearest)
     with limited():
-        return deployed_budget(checkpoint, load_engine(engine, engine_version), deployment, device,
-                               gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
+        found = deployed_budget(checkpoint, table, deployment, device,
+                                gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
+    return replace(found, notes=(*found.notes, *stand_in_notes(table, engine_version)))
 
 
 def open_model(

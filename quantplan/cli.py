@@ -58,11 +58,17 @@ def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+assume_nearest = click.option(
+    "--assume-nearest", is_flag=True,
+    help="Answer for a version without a table from the nearest one; the answer says so.")
+
+
 @quantplan.command(short_help="Kernel, mode and gates per layer, and why.")
 @model_options
 @deployment_options
 @click.option("--engine", "engines", multiple=True, metavar="vllm[@VERSION]",
-              help="Repeatable; default: every engine with a table, its newest version.")
+              help="Repeatable; default: every engine with a table, its default version.")
+@assume_nearest
 @click.option("--linear-backend", default="auto", metavar="NAME", show_default=True)
 @click.option("--allow-deprecated-quantization", is_flag=True)
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Engine environment.")
@@ -86,6 +92,7 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
 @model_options
 @deployment_options
 @click.option("--engine", metavar="vllm[@VERSION]", default="vllm", show_default=True)
+@assume_nearest
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
 @click.option("--gpu-memory-utilization", type=float, metavar="FRACTION",
               help="Default: the engine's own.")

@@ -8,8 +8,8 @@ from typing import Any
 
 from quantplan.dispatch.facts import LIB_STATES
 from quantplan.output import say, wrapped
-from quantplan.tables.engine_rows import engine_versions
 from quantplan.tables.errors import UsageError
+from quantplan.tables.versions import engine_versions
 
 ENGINES = ("vllm", "sglang")
 
@@ -24,7 +24,7 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
                          hint="The JSON has every candidate of every layer.")
     asked = {name: options[name] for name in (
         "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-        "allow_deprecated_quantization", "revision", "as_format")}
+        "allow_deprecated_quantization", "revision", "as_format", "assume_nearest")}
     asked["env"] = _pairs(options["env"], "--env", "KEY=VALUE")
     asked["libs"] = _libs(options["libs"])
     found = [explain(options["model"], engine=name, engine_version=version, **asked)
@@ -45,7 +45,7 @@ def run_budget(options: Mapping[str, Any]) -> int:
 
     asked = {name: options[name] for name in (
         "gpu_mem", "gpu", "capability", "gpu_memory_utilization", "tp", "dtype", "quantization",
-        "kv_cache_dtype", "revision", "as_format")}
+        "kv_cache_dtype", "revision", "as_format", "assume_nearest")}
     (engine, version), = _engines((options["engine"],))
     found = budget(options["model"], engine=engine, engine_version=version, **asked)
     if options["format_"] == "json":

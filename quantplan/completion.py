@@ -34,7 +34,7 @@ def format_names(context: Any, parameter: Any, begun: str) -> list[str]:
 
 
 def kernel_names(context: Any, parameter: Any, begun: str) -> list[str]:
-    """Return the kernels and attention backends of the newest vLLM that begin with what was
+    """Return the kernels and attention backends of the default vLLM that begin with what was
     typed."""
     from quantplan.dispatch.candidates import kernel_ids
     from quantplan.tables.engine_rows import load_engine

@@ -85,6 +85,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "libs": ("a mapping of text to true, false, 'installed' or None", _states),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
-    "allow_deprecated_quantization": ("true or false", lambda value: isinstance(value, bool)),
+    **dict.fromkeys(("allow_deprecated_quantization", "assume_nearest"),
+                    ("true or false", lambda value: isinstance(value, bool))),
 }
 """Option -> what its value must be, in words and as a test."""

@@ -61,6 +61,7 @@ def _question(shown: Shown) -> str:
 
 def _verdict(trace: Trace) -> str:
     engine = f"{ENGINE_NAMES.get(trace.engine, trace.engine)} {trace.version}"
+    engine += f" for {trace.asked}" if trace.asked else ""
     verdict = VERDICTS[starts(trace)]
     if trace.error:
         return f"  {engine}   {verdict}: {trace.error.stage}"

@@ -20,7 +20,7 @@ def explain_view(
         "schema": SCHEMA,
         "model": {"name": checkpoint.name, "origin": checkpoint.origin,
                   "revision": checkpoint.revision, "fetched_bytes": checkpoint.fetched_bytes},
-        "engine": {"name": trace.engine, "version": trace.version},
+        "engine": _engine(trace),
         "gpu": _gpu(gpu),
         "deployment": _deployment(deployment, trace),
         "method": _method(trace),
@@ -58,6 +58,11 @@ def star_path(layer: Layer) -> str:
     if layer.layer_index is None:
         return layer.path
     return re.sub(rf"\.{layer.layer_index}(?=\.|$)", ".*", layer.path, count=1)
+
+
+def _engine(trace: Trace) -> dict[str, Any]:
+    asked = {"asked": trace.asked} if trace.asked else {}
+    return {"name": trace.engine, "version": trace.version, **asked}
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:

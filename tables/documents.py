@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from quantplan.tables.errors import TableError
@@ -10,11 +11,21 @@ from quantplan.tables.schema import Row
 
 def document_row(name: str) -> Row:
     """Return the schema of table NAME; raise TableError when no schema claims it."""
+    return _row(name, SCHEMAS)
+
+
+def overlay_row(name: str) -> Row:
+    """Return the schema of a table NAME that extends another one; raise TableError when tables of
+    its folder cannot."""
+    return _row(name, OVERLAYS)
+
+
+def _row(name: str, schemas: Mapping[str, tuple[str, str]]) -> Row:
     folder = name.split("/", maxsplit=1)[0]
-    if folder not in SCHEMAS:
+    if folder not in schemas:
         raise TableError(f"tables/{name}.yaml: no schema for folder {folder!r}",
                          hint="Add one to tables/documents.py.")
-    module, row = SCHEMAS[folder]
+    module, row = schemas[folder]
     found: Row = getattr(import_module(f"quantplan.tables.{module}"), row)
     return found
 
@@ -28,3 +39,6 @@ SCHEMAS = {
     "modes": ("mode_rows", "MODE_DOCUMENT"),
 }
 """Folder under tables/ -> the module and name of its schema."""
+
+OVERLAYS = {"engines": ("engine_rows", "OVERLAY_DOCUMENT")}
+"""The same for tables that extend another one of their folder."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from quantplan.tables.errors import NotKnownError
-from quantplan.tables.load import read_table, table_names
+from quantplan.tables.load import read_table
+from quantplan.tables.overlay import CHANGE
 from quantplan.tables.schema import Field, Row
+from quantplan.tables.versions import known_version
 
 PREDICATE_FIELDS: Row = {
     "min": Field("number", "the fact must be at least this", required=False),
@@ -112,10 +113,22 @@ CONFIG_CLASS: Row = {
 ENGINE_DOCUMENT: Row = {
     "engine": Field("text", "the engine's name"),
     "version": Field("text", "its version, quoted"),
+    "default": Field("flag", "whether it is meant where no version is named; one table of each "
+                     "engine has it", required=False),
+    "extends": Field("text", "the version whose table this one changes; such a file has the "
+                     "fields up to changes only", required=False),
     "released": Field("text", "date of the wheel's files, ISO"),
     "wheel": Field("row", "what was read", of={
         "file": Field("text", "file name of the wheel"),
         "sha256": Field("text", "its SHA-256"),
+    }),
+    "changes": Field("list", "what differs from the version that it extends, made in order; each "
+                     "has one operation", required=False, of=CHANGE),
+    "traits": Field("list", "behaviour that no other row says and that a Python rule reads", of={
+        "id": Field("text", "its name"),
+        "value": Field("any", "what this version does"),
+        "means": Field("text", "what the value decides"),
+        "source": Field("text", "engine file:symbol"),
     }),
     "machine_code": Field("list", "capabilities (x 10) that the wheel's machine code serves",
                           of=Field("int", "a capability")),
@@ -212,37 +225,26 @@ ENGINE_DOCUMENT: Row = {
     }),
 }
 
-KEYED = ("libraries", "environment", "methods", "online_methods", "config_classes", "schemes",
-         "families", "kernels")
+OVERLAY_DOCUMENT: Row = {
+    **{name: ENGINE_DOCUMENT[name] for name in ("engine", "version", "default", "released",
+                                                "wheel")},
+    "extends": Field("text", ENGINE_DOCUMENT["extends"].doc),
+    "changes": Field("list", ENGINE_DOCUMENT["changes"].doc, of=CHANGE),
+}
+"""A file of a version that extends another one."""
+
+KEYED = ("traits", "libraries", "environment", "methods", "online_methods", "config_classes",
+         "schemes", "families", "kernels")
 
 
 @cache
 def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     """Return the table of one engine version, its lists of rows keyed by id.
 
-    `version` None means the newest that has a table. Raises NotKnownError naming the versions
-    that have one.
+    `version` None means the engine's default version. Raises NotKnownError naming the nearest
+    versions that have a table.
     """
-    versions = engine_versions(engine)
-    chosen = version or (versions[-1] if versions else None)
-    if chosen not in versions:
-        raise NotKnownError(f"no table for {engine} {version or ''}".rstrip(),
-                            wanted=", ".join(_known(engine) or _known("")),
-                            hint="Name one of those versions.")
-    table = dict(read_table(f"engines/{engine}/{chosen}"))
+    table = dict(read_table(f"engines/{engine}/{known_version(engine, version)}"))
     for name in KEYED:
         table[name] = {row["id"]: row for row in table[name]}
     return table
-
-
-def _known(engine: str) -> list[str]:
-    names = (name.split("/")[1:] for name in table_names() if name.startswith("engines/"))
-    return [f"{name} {version}" for name, version in names if engine in ("", name)]
-
-
-@cache
-def engine_versions(engine: str) -> list[str]:
-    """Return the versions of `engine` that have a table, oldest first."""
-    prefix = f"engines/{engine}/"
-    found = [n[len(prefix):] for n in table_names() if n.startswith(prefix)]
-    return sorted(found, key=lambda v: [int(part) for part in v.split(".") if part.isdigit()])

@@ -24,11 +24,13 @@ SOURCE = re.compile(r"^[\w./-]+(\.py|\.yaml)?(:[\w.]+)?$")
 
 def lint() -> list[str]:
     """Return every violation in every table, each naming file, row and field."""
-    from quantplan.tables import family_laws, gpu_laws, model_laws
+    from quantplan.tables import family_laws, gpu_laws, model_laws, version_laws
 
     found: list[str] = []
     for name in table_names():
         found += check_table(name)
+    if not found:
+        found += [v for law in version_laws.LAWS for v in law(version_laws.version_entries())]
     found += [v for law in gpu_laws.LAWS for v in law(gpu_laws.gpu_entries())]
     found += [v for law in model_laws.LAWS for v in law(model_laws.model_entries())]
     return found + family_laws.family_violations()

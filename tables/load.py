@@ -3,12 +3,14 @@
 YAML is the truth; `tables/compiled/*.json` is the same content in a form that loads fifty times
 faster. A compiled file carries the CRC-32 of the YAML it was made from and is ignored when that
 does not match, so an edited table takes effect at once (lint refuses a stale compiled file).
+A table that `extends` another one is compiled with the changes made; its CRC covers both.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from functools import cache
 from typing import Any
@@ -21,9 +23,8 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 @cache
 def read_table(name: str) -> Any:
     """Return the content of `tables/NAME.yaml` and its parts; raise TableError if it is bad."""
-    sources = read_sources(name)
-    compiled = _fresh_compiled(name, _crc32(sources))
-    return compiled if compiled is not None else parse_table(name, *sources)
+    compiled = _fresh_compiled(name, sources_crc32(name))
+    return compiled if compiled is not None else parse_table(name, *read_sources(name))
 
 
 def table_names() -> list[str]:
@@ -51,10 +52,41 @@ def read_sources(name: str) -> list[bytes]:
     return [_read_bytes(os.path.join(FOLDER, n + ".yaml")) for n in (name, *part_names(name))]
 
 
+def sources_crc32(name: str) -> int:
+    """Return the CRC-32 over everything that table NAME is made from: itself, then its bases."""
+    crc = 0
+    for link in chain_names(name):
+        for source in read_sources(link):
+            crc = zlib.crc32(source, crc)
+    return crc
+
+
+def chain_names(name: str) -> list[str]:
+    """Return NAME and the tables that it extends, one after another; raise TableError when they
+    go round or one is missing."""
+    names = [name]
+    while base := head_field(names[-1], "extends"):
+        link = f"{os.path.dirname(name)}/{base}"
+        if link in names:
+            raise TableError(f"tables/{names[-1]}.yaml: extends: {base} extends this table")
+        if not os.path.exists(os.path.join(FOLDER, link + ".yaml")):
+            raise TableError(f"tables/{names[-1]}.yaml: extends: no table {base}")
+        names.append(link)
+    return names
+
+
+def head_field(name: str, field: str) -> str | None:
+    """Return a text of the first file of table NAME without parsing all of it, or None."""
+    pattern = rf'^{field}: *"?([^"\s]+)"? *$'.encode()
+    found = re.search(pattern, _read_bytes(os.path.join(FOLDER, name + ".yaml")), re.MULTILINE)
+    return found[1].decode() if found else None
+
+
 def parse_table(name: str, source: bytes, *parts: bytes) -> Any:
     """Parse YAML bytes strictly and check them against the schema of table NAME.
 
-    The lists and maps of the parts are appended to those of the same key.
+    The lists and maps of the parts are appended to those of the same key; the changes of a table
+    that extends another one are made to that.
     """
     from quantplan.tables.documents import document_row
     from quantplan.tables.schema import check
@@ -64,8 +96,22 @@ def parse_table(name: str, source: bytes, *parts: bytes) -> Any:
     value = load_strict(source, where)
     for part_name, part in zip(part_names(name) if parts else (), parts, strict=True):
         _append(value, load_strict(part, f"tables/{part_name}.yaml"), f"tables/{part_name}.yaml")
+    if isinstance(value, dict) and "extends" in value:
+        value = _extended(name, value, where)
     check(value, document_row(name), where)
     return value
+
+
+def _extended(name: str, value: Any, where: str) -> Any:
+    from quantplan.tables.documents import overlay_row
+    from quantplan.tables.overlay import apply_changes
+    from quantplan.tables.schema import check
+
+    check(value, overlay_row(name), where)
+    base = chain_names(name)[1]
+    table = apply_changes(parse_table(base, *read_sources(base)), value["changes"], where)
+    table.pop("default", None)
+    return {**table, **value}
 
 
 def _append(value: Any, part: Any, where: str) -> None:
@@ -82,16 +128,8 @@ def _append(value: Any, part: Any, where: str) -> None:
 
 def compile_table(name: str) -> str:
     """Return the compiled JSON text of table NAME."""
-    sources = read_sources(name)
-    content = {"crc32": _crc32(sources), "table": parse_table(name, *sources)}
+    content = {"crc32": sources_crc32(name), "table": parse_table(name, *read_sources(name))}
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n"
-
-
-def _crc32(sources: list[bytes]) -> int:
-    crc = 0
-    for source in sources:
-        crc = zlib.crc32(source, crc)
-    return crc
 
 
 def compiled_path(name: str) -> str:

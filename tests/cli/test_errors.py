@@ -181,7 +181,10 @@ def test_control_characters_of_a_folder_s_name(run: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments, parts", [
-    (["--engine", "vllm@0.31.0"], ["no table for vllm 0.31.0", "vllm 0.32.0"]),
+    (["--engine", "vllm@0.32.5"], ["no table for vllm 0.32.5", "wanted vllm 0.32.0 or vllm 0.33.0",
+                                   "--assume-nearest"]),
+    (["--engine", "vllm@banana", "--assume-nearest"],
+     ["no table for vllm banana", "Name one of those versions."]),
     (["--engine", "vllm@banana"], ["no table for vllm banana", "vllm 0.32.0"]),
     (["--engine", "sglang@9.9.9"], ["no table for sglang 9.9.9"]),
     (["--kv-cache-dtype", "nvfp4"], ["--kv-cache-dtype nvfp4", "wanted one of auto"])])
@@ -193,12 +196,12 @@ def test_not_known(run: Any, arguments: list[str], parts: list[str]) -> None:
 
 def test_an_engine_without_any_table_names_those_with_one(run: Any) -> None:
     """What is wanted are engines that have a table, not "no version of it"."""
-    from quantplan.tables.engine_rows import engine_versions
+    from quantplan.tables.versions import engine_versions
 
     if engine_versions("sglang"):
         return
     line = one_line(run("explain", MODEL, *GPU, "--engine", "sglang"), 4, "not-known")
-    assert line.startswith("no table for sglang; wanted vllm 0.32.0")
+    assert line.startswith("no table for sglang; wanted vllm. Name")
 
 
 def test_an_unknown_family_is_named(run: Any, tmp_path: Path) -> None:
@@ -243,7 +246,7 @@ def test_a_bad_table_is_our_bug(run: Any, monkeypatch: pytest.MonkeyPatch) -> No
     def bad(*_: Any) -> Any:
         raise TableError("tables/x.yaml: row: wrong")
 
-    monkeypatch.setattr("quantplan.api.load_engine", bad)
+    monkeypatch.setattr("quantplan.api.open_table", bad)
     assert one_line(run("explain", MODEL, *GPU), 5, "bad-table") == "tables/x.yaml: row: wrong"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from quantplan.tables import load
-from quantplan.tables.engine_rows import ENGINE_DOCUMENT, KEYED, engine_versions, load_engine
-from quantplan.tables.errors import NotKnownError, TableError
+from quantplan.tables.engine_rows import ENGINE_DOCUMENT, KEYED, load_engine
+from quantplan.tables.errors import TableError
 from quantplan.tables.load import (
     FOLDER,
     compile_table,
@@ -18,6 +17,7 @@ from quantplan.tables.load import (
     parse_table,
     read_sources,
     read_table,
+    sources_crc32,
     table_names,
     write_compiled,
 )
@@ -168,10 +168,9 @@ def test_a_table_that_does_not_exist(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", table_names())
 def test_the_compiled_form_is_the_yaml(name: str) -> None:
-    sources = read_sources(name)
     content = json.loads(Path(compiled_path(name)).read_text(encoding="utf-8"))
-    assert content == {"crc32": zlib.crc32(b"".join(sources)),
-                       "table": parse_table(name, *sources)}
+    assert content == {"crc32": sources_crc32(name),
+                       "table": parse_table(name, *read_sources(name))}
 
 
 @pytest.mark.parametrize("name", table_names())
@@ -227,40 +226,9 @@ def test_compiling_a_bad_table_writes_nothing_for_it(folder: Path) -> None:
     assert compiled(folder).read_bytes() == before
 
 
-# Engine versions.
-
-
 def test_an_engine_table_is_keyed_by_id_in_the_table_s_order() -> None:
     raw, keyed = read_table(VLLM), load_engine("vllm", "0.32.0")
     for name in KEYED:
         assert list(keyed[name].items()) == [(row["id"], row) for row in raw[name]]
     assert {name: keyed[name] for name in raw if name not in KEYED} == {
         name: raw[name] for name in raw if name not in KEYED}
-
-
-def test_no_version_means_the_newest() -> None:
-    assert load_engine("vllm") == load_engine("vllm", None)
-    assert load_engine("vllm")["version"] == engine_versions("vllm")[-1]
-
-
-def test_versions_are_ordered_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["engines/x/0.9.0", "engines/x/0.10.0", "engines/x/0.9.10", "engines/y/1.0.0"]
-    monkeypatch.setattr("quantplan.tables.engine_rows.table_names", lambda: names)
-    assert engine_versions.__wrapped__("x") == ["0.9.0", "0.9.10", "0.10.0"]
-
-
-@pytest.mark.parametrize("engine, version, line", [
-    ("vllm", "0.31.0", "no table for vllm 0.31.0; wanted vllm 0.32.0. Name one of those versions."),
-    ("sglang", None, "no table for sglang; wanted no version of it. Name one of those versions."),
-    ("vllm", "../vllm/0.32.0",
-     "no table for vllm ../vllm/0.32.0; wanted vllm 0.32.0. Name one of those versions."),
-])
-def test_a_version_without_a_table_names_those_with_one(
-    engine: str, version: str | None, line: str
-) -> None:
-    with pytest.raises(NotKnownError) as raised:
-        load_engine(engine, version)
-    assert raised.value.exit_code == 4
-    if engine == "vllm" and len(engine_versions("vllm")) == 1:
-        assert str(raised.value) == line
-    assert str(raised.value).startswith(line.split(";", maxsplit=1)[0])
