@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from quantplan import __version__
+from quantplan.cli_tables import tables
 from quantplan.completion import format_names, gpu_names, kernel_names, model_names
 from quantplan.output import clean, discard_stdout, say
 from quantplan.tables.errors import QuantplanError, UsageError
@@ -132,25 +133,7 @@ def probe(format_: str) -> None:
     sys.exit(run_probe(format_))
 
 
-@quantplan.group()
-def tables() -> None:
-    """The tables behind the answers."""
-
-
-@tables.command("lint")
-def tables_lint() -> None:
-    """Check every table against its schema and every law."""
-    from quantplan.commands import run_lint
-
-    sys.exit(run_lint())
-
-
-@tables.command("compile")
-def tables_compile() -> None:
-    """Write the compiled form of every table (after editing one)."""
-    from quantplan.commands import run_compile
-
-    run_compile()
+quantplan.add_command(tables)
 
 
 @quantplan.command(short_help="A shell's completion script.")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import LIB_STATES
-from quantplan.output import say, wrapped
+from quantplan.options import ENGINES, engine_named
+from quantplan.output import say, say_json, wrapped
 from quantplan.tables.errors import UsageError
 from quantplan.tables.versions import engine_versions
-
-ENGINES = ("vllm", "sglang")
 
 
 def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
@@ -31,7 +29,7 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
              for name, version in _engines(engines)]
     if options["format_"] == "json":
         views = [explanation.to_dict() for explanation in found]
-        _print_json(views[0] if len(views) == 1 else views)
+        say_json(views[0] if len(views) == 1 else views)
     else:
         _print_texts(found, options)
     return 0 if all(starts(explanation.trace) != "no" for explanation in found) else 1
@@ -49,7 +47,7 @@ def run_budget(options: Mapping[str, Any]) -> int:
     (engine, version), = _engines((options["engine"],))
     found = budget(options["model"], engine=engine, engine_version=version, **asked)
     if options["format_"] == "json":
-        _print_json(found.to_dict())
+        say_json(found.to_dict())
     else:
         say(wrapped(budget_text(found)))
     return 0 if found.fits and not found.refusal else 1
@@ -70,13 +68,7 @@ def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
 def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
     if not asked:
         return [(name, None) for name in ENGINES if engine_versions(name)]
-    found: list[tuple[str, str | None]] = []
-    for text in asked:
-        name, at, version = text.partition("@")
-        if name.lower() not in ENGINES or (at and not version):
-            raise UsageError(f"--engine {text}", wanted="vllm or sglang, with @VERSION if needed")
-        found.append((name.lower(), version or None))
-    return found
+    return [engine_named(text, "--engine") for text in asked]
 
 
 def _pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
@@ -101,10 +93,6 @@ def _libs(given: tuple[str, ...]) -> dict[str, bool | str | None]:
     return libs
 
 
-def _print_json(value: Any) -> None:
-    say(json.dumps(value, indent=2, ensure_ascii=False))
-
-
 def run_gpus(words: tuple[str, ...], format_: str) -> None:
     """Print the catalogue, or the rows whose names hold every word."""
     from quantplan.dispatch.gpu import all_gpus
@@ -112,7 +100,7 @@ def run_gpus(words: tuple[str, ...], format_: str) -> None:
 
     rows = [row for row in all_gpus() if _holds(row, words)]
     if format_ == "json":
-        _print_json(rows)
+        say_json(rows)
     else:
         say(gpu_table(rows) if rows else
             "no GPU has these words in its name; `quantplan gpus` lists them all")
@@ -129,7 +117,7 @@ def run_models(format_: str) -> None:
     from quantplan.reports.catalogue import model_table
 
     if format_ == "json":
-        _print_json(bundled_models())
+        say_json(bundled_models())
     else:
         say(model_table(bundled_models()))
 
@@ -141,26 +129,7 @@ def run_probe(format_: str) -> int:
 
     found = probe_gpus()
     if format_ == "json":
-        _print_json(probe_data(found))
+        say_json(probe_data(found))
     else:
         say(probe_text(found))
     return 0 if found.gpus else 1
-
-
-def run_lint() -> int:
-    """Print every violation of a schema or law; return 0 when there is none, else 1."""
-    from quantplan.tables.lint import lint
-
-    violations = lint()
-    for violation in violations:
-        say(violation)
-    say(f"{len(violations)} violations")
-    return 1 if violations else 0
-
-
-def run_compile() -> None:
-    """Write every table's compiled form."""
-    from quantplan.tables.load import write_compiled
-
-    for name in write_compiled():
-        say(f"compiled {name}")

@@ -9,6 +9,8 @@ from typing import Any
 from quantplan.dispatch.config_file import kind
 from quantplan.tables.errors import UsageError
 
+ENGINES = ("vllm", "sglang")
+
 
 def checked(**options: Any) -> None:
     """Raise UsageError for the first option whose value is of a type it cannot have."""
@@ -23,6 +25,15 @@ def parallel_size(tp: int) -> int:
     if type(tp) is not int or not 1 <= tp <= 1024:
         raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=kind(tp))
     return tp
+
+
+def engine_named(text: str, option: str = "") -> tuple[str, str | None]:
+    """Return the engine and the version, if one is given, of text such as vllm@0.32.0."""
+    name, at, version = text.partition("@")
+    if name.lower() not in ENGINES or (at and not version):
+        raise UsageError(f"{option} {text}".strip(),
+                         wanted="vllm or sglang, with @VERSION if needed")
+    return name.lower(), version or None
 
 
 def method_name(name: str | None) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from typing import Any
 
 from quantplan.tables.errors import UsageError
 
@@ -19,6 +21,11 @@ def say(text: str) -> None:
         discard_stdout()
         if not isinstance(error, BrokenPipeError):
             raise UsageError("the output cannot be written", found=error.strerror) from None
+
+
+def say_json(value: Any) -> None:
+    """Print JSON-ready data."""
+    say(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def discard_stdout() -> None:
