@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from quantplan.cli import quantplan
 from quantplan.tables.errors import NotKnownError, UsageError
+
+from quantplan.cli import quantplan
 
 
 def run(*arguments: str) -> Result:
