@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.load import read_table
 from quantplan.tables.overlay import CHANGE
 from quantplan.tables.schema import Field, Row
+from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, SCHEME
 from quantplan.tables.versions import known_version
 
 PREDICATE_FIELDS: Row = {
@@ -53,6 +55,7 @@ KERNEL: Row = {
                        }),
     "act": Field("text", "how activations are quantized when it runs; absent: as asked",
                  required=False),
+    "humming": KERNEL_HUMMING,
     "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
     "base": Field("text", "first of two kernels that it dispatches to", required=False),
     "fallback": Field("text", "second of two kernels that it dispatches to", required=False),
@@ -179,14 +182,10 @@ ENGINE_DOCUMENT: Row = {
                        }),
     "overrides_source": Field("text", "engine file:symbol"),
     "config_classes": Field("list", "quantization config classes", of=CONFIG_CLASS),
-    "schemes": Field("list", "compressed-tensors scheme classes", of={
-        "id": Field("text", "the engine's class name"),
-        "min_capability": Field("int", "get_min_capability(), as capability x 10"),
-        "resolves": Field("flag", "whether this table covers its kernels"),
-        "kernel_first": Field("flag", "its constructor chooses the kernel before the capability "
-                              "of the scheme is checked", required=False),
-        "source": Field("text", "engine file:symbol"),
-    }),
+    "compressed_tensors": COMPRESSED_TENSORS,
+    "schemes": Field("list", "compressed-tensors scheme classes, in the engine's order",
+                     of=SCHEME),
+    "humming": HUMMING,
     "promotion": Field("row", "the reordering of kernel lists on some capabilities", of={
         "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),
         "move": Field("text", "the first kernel whose name holds this"),

@@ -220,6 +220,7 @@ FACTS = {
     "dtype.model", "model.type", "layer.n", "layer.k", "layer.n_full", "layer.k_full",
     "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
+    "quant.act_key", "quant.act_group", "humming.act",
     "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
     "quant.weight_only",
     "attn.head_dim", "attn.sliding_window", "attn.flash_fp8_kv", "kv.dtype", "kv.is_fp8",

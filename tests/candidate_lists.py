@@ -55,11 +55,12 @@ INT4 = {
     "quant.weight_type": "uint4b8", "quant.bits": 4, "quant.group_size": 128,
     "quant.zero_points": False, "quant.act_type": "bfloat16", "quant.act_mode": "16",
     "quant.pack_factor": 8, "quant.channelwise": False, "quant.grouped": True,
-    "quant.group_is_full_k": False,
+    "quant.group_is_full_k": False, "quant.act_key": "none", "quant.act_group": 0,
 }
+MXFP4 = {"quant.act_key": "mxfp4", "quant.act_group": 32}
 QUANT: dict[str, dict[str, Any]] = {
     "fp8_w8a8": FP8, "fp8_block_w8a8": BLOCK, "w8a16_fp8": FP8, "int8_w8a8": {},
-    "mixed_precision": INT4, "mxfp8": {}, "mxfp4": {},
+    "mixed_precision": INT4, "mxfp8": {}, "mxfp4": MXFP4,
     "nvfp4_w4a4": {"quant.weight_only": False}, "nvfp4_w4a16": {"quant.weight_only": True}}
 
 

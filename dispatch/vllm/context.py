@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -48,7 +48,8 @@ class Assignment(NamedTuple):
     """What a config class decides for a layer before any kernel is looked for.
 
     `family` None means no kernel list (unquantized, or a method with one fixed path, whose `mode`
-    is given). `quant` are the facts that the family's requirements read.
+    is given). `quant` are the facts that the family's requirements read. `otherwise` makes
+    what is asked for when no kernel takes this.
     """
 
     method: str
@@ -58,6 +59,7 @@ class Assignment(NamedTuple):
     act: str | None = None
     mode: str | None = None
     why: str | None = None
+    otherwise: Callable[[], Assignment] | None = None
 
 
 def base_facts(

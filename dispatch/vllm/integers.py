@@ -12,6 +12,8 @@ INPUT_SOURCE = (
 GROUP_SIZES = (-1, 32, 64, 128)
 """marlin_utils.py:MARLIN_SUPPORTED_GROUP_SIZES."""
 ITEM_BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "int8": 8, "float8_e4m3fn": 8}
+ACT_KEYS = {"int8": ("int8_token", 0), "float8_e4m3fn": ("fp8_token", 0)}
+"""kernels/linear/mixed_precision/humming.py:_ACT_QUANT_KEYS."""
 ACT_SUFFIX = {"int8": "8_int8", "float8_e4m3fn": "8_fp8"}
 
 
@@ -48,9 +50,15 @@ def marlin_input_dtype(context: Context, site: Site) -> str | None:
 
 
 def integer_quant(  # noqa: PLR0917 - one argument per field of MPLinearLayerConfig
-    site: Site, weight_type: str, bits: int, group: int, zero_points: bool, act: str
+    site: Site, weight_type: str, bits: int, group: int, zero_points: bool, act: str,
+    humming_input: tuple[str, int] = ("none", 0),
 ) -> dict[str, Any]:
-    """Return the facts of MPLinearLayerConfig (mixed_precision/MPLinearKernel.py) for a layer."""
+    """Return the facts of MPLinearLayerConfig (mixed_precision/MPLinearKernel.py) for a layer.
+
+    `humming_input` is the activation key that only Humming reads, where `act` is 16-bit, and its
+    group size.
+    """
+    act_key, act_group = ACT_KEYS.get(act, humming_input)
     return {
         "quant.weight_type": weight_type,
         "quant.bits": bits,
@@ -62,6 +70,8 @@ def integer_quant(  # noqa: PLR0917 - one argument per field of MPLinearLayerCon
         "quant.channelwise": group == -1,
         "quant.grouped": group != -1 and group < site.shard.k_full,
         "quant.group_is_full_k": group == site.shard.k_full,
+        "quant.act_key": act_key,
+        "quant.act_group": act_group,
     }
 
 

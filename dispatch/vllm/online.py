@@ -6,6 +6,7 @@ from __future__ import annotations
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import fp8
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.ct_layers import mxfp4_quant
 
 SOURCE = "model_executor/layers/quantization/online/fp8.py"
 
@@ -27,7 +28,7 @@ def assign(method: str, context: Context, site: Site) -> Assignment | None:
 
 
 def _microscaled(linear: str, context: Context, site: Site) -> Assignment:
-    assignment = Assignment(linear, None, MICROSCALED[linear], {}, "group")
+    assignment = Assignment(linear, None, MICROSCALED[linear], mxfp4_quant("mxfp4", 32), "group")
     if linear == "Mxfp8OnlineLinearMethod":  # Mxfp4OnlineLinearMethod selects first
         _check_groups(assignment, site)
     return assignment

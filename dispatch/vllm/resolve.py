@@ -9,7 +9,6 @@ from typing import Any
 from quantplan.dispatch import pins
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import Structure, model_structure
-from quantplan.dispatch.predicates import applies, fill
 from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import (
     SEVERITIES,
@@ -34,6 +33,7 @@ from quantplan.dispatch.vllm.dtype import resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts import experts_layer
 from quantplan.dispatch.vllm.findings import findings
+from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.patterns import dynamic_findings, ignore_findings
 from quantplan.dispatch.vllm.serving import Serving, serve
@@ -164,11 +164,10 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     assignment = serving.assign(site) if site.module.quantized else BUILT_PLAIN
     if assignment is None:
         return _layer(site, Assignment("UnquantizedEmbeddingMethod"), None, None)
-    if assignment.family is None:
+    assignment, selection = _select(context, site, assignment)
+    if selection is None or assignment.family is None:
         return _layer(site, assignment, None, assignment.mode)
-    own = {**_layer_facts(site), **assignment.quant}
-    facts = {**context.facts, **own}
-    selection = _walk(context, site, assignment.family, own, facts)
+    facts = {**context.facts, **_layer_facts(site)}
     if selection.kernel is None and selection.alternatives:
         return _layer(site, assignment, selection, None)
     if selection.kernel is None:
@@ -179,16 +178,21 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     if serving.after:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]
-    running = _mode(row, facts)
-    mode = fill(running["mode"], {**facts, **assignment.quant})
-    act = running.get("act", assignment.act)
+    mode, act = mode_of(row, context.table, {**facts, **assignment.quant}, assignment.act)
     return _layer(site, assignment._replace(act=act), selection, mode)
 
 
-def _mode(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the row that says what a kernel computes: one of its mode_when, or its own."""
-    special = (m for m in row.get("mode_when", ()) if applies(m["when"], facts))
-    return next(special, row)
+def _select(
+    context: Context, site: Site, assignment: Assignment
+) -> tuple[Assignment, Selection | None]:
+    """Return the assignment that is kept and the walk over its kernels, None where it has none."""
+    if assignment.family is None:
+        return assignment, None
+    own = {**_layer_facts(site), **assignment.quant}
+    selection = _walk(context, site, assignment.family, own, {**context.facts, **own})
+    if selection.kernel or selection.alternatives or assignment.otherwise is None:
+        return assignment, selection
+    return _select(context, site, assignment.otherwise())
 
 
 def _walk(

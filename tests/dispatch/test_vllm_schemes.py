@@ -12,15 +12,22 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import QWEN_72B, ask, golden_rows, message, scheme
+from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import Refusal
 from quantplan.dispatch.vllm.ct_args import Args, read_args
-from quantplan.dispatch.vllm.ct_schemes import RULES, Group, scheme_of
+from quantplan.dispatch.vllm.ct_schemes import Group, group_facts, scheme_of
 from quantplan.tables.engine_rows import load_engine
 
 from quantplan import Explanation
 
 QKV = "model.layers.0.self_attn.qkv_proj"
-SCHEMES = load_engine("vllm", "0.32.0")["schemes"]
+TABLE = load_engine("vllm", "0.32.0")
+SCHEMES = TABLE["schemes"]
+
+
+def gpu(capability: int) -> dict[str, Any]:
+    """Return the GPU facts that scheme rows read."""
+    return {"gpu.capability": capability, "gpu.fp8_tensor_cores": capability >= 89}
 
 
 def args(**fields: Any) -> Args:
@@ -92,24 +99,27 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[-1]} on {case[-2]}" for case in CASES])
 def test_the_first_rule_that_fits(case: Case) -> None:
     weights, inputs, outputs, format_, capability, name = case
-    assert scheme_of(Group(weights, inputs, outputs, format_), capability, 89, QKV) == name
+    row = scheme_of(Group(weights, inputs, outputs, format_), TABLE, gpu(capability), QKV)
+    assert row["id"] == name
 
 
 def test_every_scheme_of_the_table_is_reached() -> None:
     assert {name for *_, name in CASES} == set(SCHEMES)
 
 
-def test_every_rule_is_reached() -> None:
-    reached = {next((index for index, (fits, _) in enumerate(RULES)
-                     if fits(Group(w, i, o, f), c)), None) for w, i, o, f, c, _ in CASES}
-    assert reached == {None, *range(len(RULES))}
+def test_every_line_of_every_scheme_is_reached() -> None:
+    lines = {(row["id"], index) for row in SCHEMES.values() for index in range(len(row["when"]))}
+    reached = {(name, index) for w, i, o, f, c, name in CASES
+               for index, when in enumerate(SCHEMES[name]["when"])
+               if applies(when, {**gpu(c), **group_facts(Group(w, i, o, f), TABLE)})}
+    assert reached == lines
 
 
 @pytest.mark.parametrize("weights", [whole("channel"), fp("channel", symmetric=False)])
 def test_an_activation_format_without_input_activations(weights: Args) -> None:
     """compressed_tensors.py:_is_static_tensor_w8a8 reads num_bits of what is None."""
     with pytest.raises(Refusal) as raised:
-        scheme_of(Group(weights, None, None, "int-quantized"), 90, 89, QKV)
+        scheme_of(Group(weights, None, None, "int-quantized"), TABLE, gpu(90), QKV)
     assert (raised.value.error.type, raised.value.error.message) == (
         "AttributeError", "'NoneType' object has no attribute 'num_bits'")
 
@@ -126,7 +136,7 @@ def test_no_rule_fits(
     weights: Args, inputs: Args | None, format_: str, capability: int
 ) -> None:
     with pytest.raises(Refusal) as raised:
-        scheme_of(Group(weights, inputs, None, format_), capability, 89, QKV)
+        scheme_of(Group(weights, inputs, None, format_), TABLE, gpu(capability), QKV)
     error = raised.value.error
     assert (error.stage, error.type, error.layer) == (
         "layer assignment", "NotImplementedError", QKV)
@@ -147,7 +157,7 @@ def test_the_words_are_the_engine_s(name: str) -> None:
 
 def test_nvfp4_weights_want_nvfp4_inputs() -> None:
     with pytest.raises(Refusal) as raised:
-        scheme_of(Group(NVFP4, FP8_TOKEN, None, "nvfp4-pack-quantized"), 100, 89, QKV)
+        scheme_of(Group(NVFP4, FP8_TOKEN, None, "nvfp4-pack-quantized"), TABLE, gpu(100), QKV)
     assert raised.value.error.message == (
         "For NVFP4 weights, input quantization must also be NVFP4 format, None for NVFP4A16")
 

@@ -1,0 +1,41 @@
+"""The schema of what an engine table says of the package humming."""
+
+from __future__ import annotations
+
+from quantplan.tables.schema import Field
+
+KERNEL_HUMMING = Field(
+    "row", "the weights that the package humming is given; {humming.act} of the mode follows from "
+    "them", required=False, of={
+        "weight": Field("text", "number format; {fact} is filled in"),
+        "scale": Field("text", "number format of the scales; absent: 16 bits", required=False),
+        "group": Field("int", "input features per scale; absent: quant.group_size",
+                       required=False),
+        "input": Field("text", "key of humming.inputs; absent: quant.act_key", required=False),
+        "keeps": Field("list", "keys that are never replaced", required=False,
+                       of=Field("text", "a key of humming.inputs")),
+    })
+
+HUMMING = Field("row", "the activations that Humming's kernels compute with", of={
+    "source": Field("text", "engine file:symbol"),
+    "inputs": Field("map", "quant.act_key -> activations as they are asked for", of=Field(
+        "row", "activations", of={
+            "dtype": Field("text", "number format; absent: 16 bits", required=False),
+            "group": Field("int", "input features per scale, 0 for all; absent: quant.act_group",
+                           required=False),
+            "scale": Field("text", "number format of the scales", required=False),
+        })),
+    "min_capability": Field("map", "activation format -> capability x 10 from which it runs",
+                            of=Field("int", "a capability")),
+    "undocumented": Field("row", "formats that run on some devices only", of={
+        "dtypes": Field("list", "number formats", of=Field("text", "a format")),
+        "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),
+    }),
+    "slow": Field("list", "activation formats that are replaced where they would run", of={
+        "dtypes": Field("list", "number formats", of=Field("text", "a format")),
+        "from": Field("int", "first capability x 10"),
+        "to": Field("int", "last capability x 10", required=False),
+    }),
+    "fallbacks": Field("map", "activation format -> formats tried in its place, in order",
+                       of=Field("list", "formats", of=Field("text", "a format"))),
+})

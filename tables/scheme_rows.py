@@ -1,0 +1,41 @@
+"""The schema of compressed-tensors' schemes in an engine table."""
+
+from __future__ import annotations
+
+from quantplan.tables.schema import Field, Row
+
+COMPRESSED_TENSORS = Field("row", "what a config says by its formats", of={
+    "activation_formats": Field("list", "formats that quantize activations",
+                                of=Field("text", "a format")),
+    "source": Field("text", "engine file:symbol"),
+})
+
+SCHEME: Row = {
+    "id": Field("text", "the engine's class name"),
+    "min_capability": Field("int", "get_min_capability(), as capability x 10"),
+    "resolves": Field("flag", "whether this table covers its kernels"),
+    "kernel_first": Field("flag", "its constructor chooses the kernel before the capability "
+                          "of the scheme is checked", required=False),
+    "when": Field("list", "facts of a config group that it fits; any one line", of=Field(
+        "map", "facts", of=Field("any", "a value, or a list of values"))),
+    "integer": Field("row", "what it asks of the mixed-precision kernels", required=False, of={
+        "types": Field("map", "bits -> weight type", of=Field("text", "a type")),
+        "zero_point_types": Field("map", "bits -> weight type where weights are asymmetric; "
+                                  "absent: zero points are not used", required=False,
+                                  of=Field("text", "a type")),
+        "bad_bits": Field("text", "the engine's words for other bits; {bits} and {supported} are "
+                          "filled in", required=False),
+        "group_sizes": Field("list", "group sizes that its constructor accepts; absent: all",
+                             required=False, of=Field("int", "input features")),
+        "bad_group": Field("text", "the engine's words for other groups", required=False),
+        "act_type": Field("text", "activation type; absent: the model's", required=False),
+        "humming_input": Field("text", "integer type of the activations that Humming alone reads",
+                               required=False),
+        "marlin_input": Field("flag", "whether VLLM_MARLIN_INPUT_DTYPE applies on Marlin",
+                              required=False),
+        "whole_groups": Field("text", "when a group that straddles ranks is refused: before the "
+                              "kernel is chosen, or after, with the layer's name or without words",
+                              choices=("before", "after", "after_named", "assert")),
+    }),
+    "source": Field("text", "engine file:symbol"),
+}
