@@ -3,113 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.layer_kinds import layer_kinds
 from quantplan.dispatch.model_sizes import model_sizes, nested
+from quantplan.dispatch.routing import routing_method
+from quantplan.dispatch.structure import TEXT, Heads, Leaf, Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
 from quantplan.tables.family_rows import families_by_architecture
 
-TEXT = "text"
 QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 TEXT_STACK = {"id": TEXT, "count": "num_hidden_layers"}
-
-
-class Leaf(NamedTuple):
-    """One checkpoint module, whole: n output features, k input features (None for a vector)."""
-
-    name: str
-    n: int
-    k: int | None
-
-
-class Heads(NamedTuple):
-    """How a qkv split counts: query heads, kv heads, features of a head."""
-
-    query: int
-    kv: int
-    dim: int
-
-
-class Module(NamedTuple):
-    """One engine module: its path (with * for the layer index), class, split and leaves.
-
-    `layers` are the indices at which it stands when the path holds *; `parts` the sizes of its
-    output partitions; `facts` what attention and experts are asked about (whole-model numbers);
-    `quantized` is false for modules that the engine builds without the quantization config.
-    """
-
-    path: str
-    module: str
-    split: str
-    bias: bool
-    leaves: tuple[Leaf, ...]
-    kind: str = "linear"
-    layers: tuple[int, ...] = ()
-    quantized: bool = True
-    parts: tuple[int, ...] = ()
-    heads: Heads | None = None
-    facts: Mapping[str, Any] = {}
-    stack: str = TEXT
-
-    @property
-    def name(self) -> str:
-        """Return the last part of the path: qkv_proj, lm_head."""
-        return self.path.rsplit(".", 1)[-1]
-
-    @property
-    def per_layer(self) -> bool:
-        """Return whether there is one of these in every decoder layer that `layers` names."""
-        return "*" in self.path
-
-    def leaf_path(self, leaf: str) -> str:
-        """Return the checkpoint module path of `leaf`, with * for the layer index."""
-        return ".".join((*self.path.split(".")[:-1], leaf)) if "." in self.path else leaf
-
-    def path_at(self, index: int | None) -> str:
-        """Return the module's path in layer `index`."""
-        return self.path if index is None else self.path.replace("*", str(index), 1)
-
-
-class Structure(NamedTuple):
-    """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'.
-
-    `complete` says that every weight of the model is a leaf of a module.
-    """
-
-    architecture: str
-    family: str
-    model_type: str
-    num_layers: int
-    sizes: Mapping[str, int]
-    tied: bool
-    modules: tuple[Module, ...]
-    packed: Mapping[str, tuple[str, ...]]
-    hidden_act: str
-    accepted_acts: tuple[str, ...]
-    source: str
-    sliding_window: int | None = None
-    layer_types: tuple[str, ...] | None = None
-    max_window_layers: int | None = None
-    complete: bool = False
-
-    def module_of(self, path: str, index: int | None = None) -> Module:
-        """Return the module that stands at a concrete or starred layer path in layer `index`."""
-        wanted = path if index is None else path.replace(f".{index}.", ".*.", 1)
-        return next(m for m in self.modules
-                    if m.path == wanted and (index is None or index in m.layers))
-
-    def sites(self) -> Iterator[tuple[Module, int | None]]:
-        """Yield every module with its layer index, in the order in which the engine builds them."""
-        for stack, group in groupby(self.modules, lambda m: m.stack if m.per_layer else None):
-            modules = list(group)
-            if stack is None:
-                yield from ((module, None) for module in modules)
-                continue
-            for index in sorted({index for m in modules for index in m.layers}):
-                yield from ((m, index) for m in modules if index in m.layers)
 
 
 def model_structure(checkpoint: Checkpoint) -> Structure:
@@ -121,7 +26,7 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     root = checkpoint.config
     architecture = _architecture(root)
     family = families_by_architecture()[architecture]
-    config = nested(root, family["config"]) if "config" in family else root
+    config = _filled(nested(root, family["config"]) if "config" in family else root, family)
     _check_covered(config)
     sizes = model_sizes(family["sizes"], config, root)
     _check_heads(sizes, config.get("model_type"), family)
@@ -137,6 +42,14 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
         types, config.get("max_window_layers", family.get("max_window_layers")),
         bool(family.get("complete")),
     )
+
+
+def _filled(config: Mapping[str, Any], family: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config with what the config class of its model type fills in."""
+    model_type = config.get("model_type")
+    own = next((row["fields"] for row in family.get("defaults", ())
+                if model_type in row["model_types"]), {})
+    return {**own, **config}
 
 
 def _check_covered(config: Mapping[str, Any]) -> None:
@@ -206,6 +119,8 @@ def _check_heads(
     sizes: Mapping[str, int], model_type: Any, family: Mapping[str, Any]
 ) -> None:
     """Refuse what transformers' config class of the model type refuses."""
+    if "head_dim" not in sizes:
+        return
     hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     head_dim = sizes["head_dim"]
     whole = model_type in family.get("whole_heads", ())
@@ -253,12 +168,14 @@ def _module(
              **{fact: sizes.get(size) for fact, size in row.get("sizes", {}).items()},
              **{fact: config.get(field) for fact, field in row.get("reads", {}).items()
                 if config.get(field) is not None}}
+    if row.get("kind") == "experts":
+        facts.setdefault("routing", routing_method(facts))
     return Module(
         row["path"], row["module"], split, _bias(row, config, family), leaves,
         row.get("kind", "embedding" if split == "vocab" else "linear"),
         layers if "*" in row["path"] else (), row.get("quantized", True),
         tuple(sizes[name] for name in row.get("parts", ())), heads, facts,
-        row.get("stack", TEXT))
+        row.get("stack", TEXT), row.get("known_as", row["path"].removesuffix(".routed_experts")))
 
 
 def _bias(

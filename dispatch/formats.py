@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
-from quantplan.dispatch.families import Leaf, Module, Structure, model_structure
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.structure import Leaf, Module, Structure
 from quantplan.dispatch.weight_format import CONFIG_FIELDS, WeightFormat, file_shape, read_format
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.load import read_table

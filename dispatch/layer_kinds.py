@@ -38,9 +38,11 @@ def _number(row: Row, config: Config, word: str) -> int:
 
 
 def first_dense(row: Row, config: Config, count: int) -> list[str]:
-    """DeepSeek: `dense` leading layers, then every `step`-th is sparse."""
+    """DeepSeek: `dense` leading layers, then every `step`-th is sparse; none without `experts`."""
     dense, step = _number(row, config, "dense"), max(1, _number(row, config, "step"))
-    return ["moe" if index >= dense and index % step == 0 else "dense" for index in range(count)]
+    sparse = _given(row, config, "experts") is not None
+    return ["moe" if sparse and index >= dense and index % step == 0 else "dense"
+            for index in range(count)]
 
 
 def sparse_step(row: Row, config: Config, count: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quantplan.dispatch.families import Heads, Leaf, Module
+from quantplan.dispatch.structure import Heads, Leaf, Module
 
 VOCAB_PADDING = 64
 """vLLM model_executor/layers/vocab_parallel_embedding.py:DEFAULT_VOCAB_PADDING_SIZE."""
@@ -36,10 +36,7 @@ def shard(module: Module, tp: int) -> Shard:
         return _vocab(module.leaves[0], tp)
     if module.split == "row":
         return _row(module.leaves[0], tp)
-    if module.split == "column":
-        return _column(module, tp)
-    leaf = module.leaves[0]
-    return Shard(leaf.n, leaf.k or 1, leaf.n, leaf.k or 1, (leaf.n,))
+    return _column(module, tp if module.split == "column" else 1)
 
 
 def kv_heads_per_rank(kv_heads: int, tp: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.families import Module
 from quantplan.dispatch.formats import is_decoder_linear
+from quantplan.dispatch.structure import Module
 from quantplan.planner.cuts import Cut
 from quantplan.planner.lines import EXACT, BudgetLine
 from quantplan.planner.parts import Part

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Note
-from quantplan.dispatch.families import Structure
 from quantplan.dispatch.formats import what_if_formats
+from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.kv_cache import BLOCK_TOKENS, kv_line, kv_notes
 from quantplan.planner.lines import SPEC, BudgetLine

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from quantplan.dispatch.families import Module
 from quantplan.dispatch.shard import shard
+from quantplan.dispatch.structure import Module
 from quantplan.tables.errors import UsageError
 
 OUTPUT_SIZES = ("n", "n_blocks")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Note
-from quantplan.dispatch.families import Structure
 from quantplan.dispatch.shard import heads_divide, kv_heads_per_rank
+from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.weight_format import Config, quantization_config
 from quantplan.planner.cuts import uneven
 from quantplan.planner.lines import EXACT, BudgetLine

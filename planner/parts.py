@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Tensor
-from quantplan.dispatch.families import Leaf, Module
 from quantplan.dispatch.formats import plain_tensors
+from quantplan.dispatch.structure import Leaf, Module
 from quantplan.dispatch.weight_format import WORD_BITS, WeightFormat, file_shape, layout_row
 from quantplan.planner.cuts import Cut, rank_elements
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError

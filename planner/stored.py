@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
-from quantplan.dispatch.families import Module, Structure
 from quantplan.dispatch.formats import is_quantized
+from quantplan.dispatch.structure import Module, Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.bill import Bill
 from quantplan.planner.parts import (

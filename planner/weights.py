@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Note
-from quantplan.dispatch.families import Module, Structure
 from quantplan.dispatch.formats import (
     HYPOTHETICAL,
     is_decoder_linear,
     is_left_out,
     is_quantized,
 )
+from quantplan.dispatch.structure import Module, Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.bill import Bill
 from quantplan.planner.cuts import Cut, cut_leaves

@@ -59,6 +59,9 @@ STACK: Row = {
 MODULE: Row = {
     "path": Field("text", "engine module path; * stands for the layer index"),
     "module": Field("text", "the engine's module class"),
+    "known_as": Field("text", "the name that the engine gives it (its prefix), by which "
+                      "quantization configs and error texts know it; absent: the path, of "
+                      "experts without routed_experts", required=False),
     "kind": Field("text", "what it is; absent: linear", required=False,
                   choices=("linear", "embedding", "attention", "mla", "experts", "norm", "part")),
     "split": Field("text", "how tensor parallelism splits it", required=False,
@@ -87,6 +90,13 @@ MODULE: Row = {
                    of=Field("any", "a value")),
 }
 
+DEFAULTS: Row = {
+    "model_types": Field("list", "the model types that the class serves",
+                         of=Field("text", "a model_type")),
+    "fields": Field("map", "config field -> value", of=Field("any", "a value")),
+    "source": Field("text", "the config class"),
+}
+
 FAMILY: Row = {
     "id": Field("text", "short name"),
     "title": Field("text", "what people call it"),
@@ -95,6 +105,8 @@ FAMILY: Row = {
     "prefix": Field("text", "what stands before the paths of the text stack", required=False),
     "config": Field("list", "where the language model's fields stand in config.json",
                     required=False, of=Field("text", "a key of config.json")),
+    "defaults": Field("list", "what config classes fill in for absent fields", required=False,
+                      of=DEFAULTS),
     "features": Field("list", "optional modules that it has", required=False,
                       of=Field("text", "a feature")),
     "sizes": Field("list", "sizes besides its skeletons'", required=False, of=SIZE),
@@ -171,4 +183,5 @@ def _modules(
         if module.get("only") in features:
             inner = module.get("stack", "text") == "text"
             prefix = family.get("prefix", "") if inner else ""
-            yield {**module, "path": prefix + module["path"]}
+            yield {**module, **{name: prefix + module[name] for name in ("path", "known_as")
+                                if module.get(name)}}

@@ -49,8 +49,9 @@ def attention_layer(
         selection = _construct(context, site, selection, facts)
     if kv_method is not None:
         _check_kv_method(context, site, kv_method, kv_scheme, dtype)
-    return Layer(site.path, "Attention", layer_index=site.layer_index, method=kv_method,
-                 attn_backend=selection.kernel, kv_cache_dtype=dtype, selection=selection)
+    return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
+                 method=kv_method, attn_backend=selection.kernel, kv_cache_dtype=dtype,
+                 selection=selection)
 
 
 def kv_dtype(requested: str, kv_scheme: Mapping[str, Any] | None) -> str:

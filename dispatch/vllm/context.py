@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
-from quantplan.dispatch.families import Module, Structure
 from quantplan.dispatch.shard import Shard
+from quantplan.dispatch.structure import Module, Structure
 from quantplan.dispatch.trace import EngineError, Refusal, Selection
 from quantplan.dispatch.vllm.environment import library_facts, variable_facts
 
@@ -31,7 +31,8 @@ class Context(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One layer about to be built: its concrete path, the module and rank 0's shard."""
+    """One layer about to be built: the name that the engine gives it (its prefix, by which
+    quantization configs and error texts know it), the module and rank 0's shard."""
 
     path: str
     layer_index: int | None
@@ -40,8 +41,13 @@ class Site(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the last part of the path: qkv_proj, lm_head."""
-        return self.path.rsplit(".", 1)[-1]
+        """Return the last part of the module's path: qkv_proj, lm_head."""
+        return self.module.name
+
+    @property
+    def module_path(self) -> str:
+        """Return where the layer stands in the engine's module tree."""
+        return self.module.path_at(self.layer_index)
 
 
 class Assignment(NamedTuple):

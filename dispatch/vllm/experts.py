@@ -14,5 +14,5 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
     if serving.config_class is not None:
         raise NotKnownError(f"{site.path}: experts under {serving.config_class}",
                             hint="Their backends are not in this version's table yet.")
-    return Layer(site.path, site.module.module, layer_index=site.layer_index,
+    return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
                  method="UnquantizedFusedMoEMethod")

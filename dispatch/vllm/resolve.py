@@ -8,8 +8,9 @@ from typing import Any
 
 from quantplan.dispatch import pins
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
-from quantplan.dispatch.families import Structure, model_structure
+from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.shard import shard
+from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import (
     SEVERITIES,
     EngineError,
@@ -130,7 +131,7 @@ def _build(context: Context, serving: Serving) -> Iterator[Layer]:
     for module, index in context.structure.sites():
         if module.kind in BUILDERS:
             cut = shard(module, context.deployment.tp)
-            site = Site(module.path_at(index), index, module, cut)
+            site = Site(module.known_at(index), index, module, cut)
             yield BUILDERS[module.kind](context, serving, site)
 
 
@@ -139,7 +140,7 @@ def _attention(context: Context, serving: Serving, site: Site) -> Layer:
 
 
 def _part(context: Context, serving: Serving, site: Site) -> Layer:
-    return Layer(site.path, site.module.module, layer_index=site.layer_index)
+    return Layer(site.module_path, site.module.module, layer_index=site.layer_index)
 
 
 def _check_division(context: Context, site: Site) -> None:
@@ -216,7 +217,7 @@ def _layer_facts(site: Site) -> dict[str, Any]:
 def _layer(
     site: Site, assignment: Assignment, selection: Selection | None, mode: str | None
 ) -> Layer:
-    return Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
+    return Layer(site.module_path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                  assignment.method, assignment.scheme, mode, assignment.act, selection,
                  why=assignment.why)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantplan.dispatch.facts import Tensor
-from quantplan.dispatch.families import Leaf
+from quantplan.dispatch.structure import Leaf
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
 

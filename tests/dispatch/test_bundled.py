@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from quantplan.dispatch.bundled import bundled_checkpoint, bundled_models, closest_models
 from quantplan.dispatch.facts import Checkpoint
-from quantplan.dispatch.families import Module, Structure, model_structure
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.structure import Module, Structure
 
 # As published for each repository, counting tied weights once and no rotary frequencies: the files
 # of Qwen3-0.6B and 1.7B also store lm_head, those of Llama 2 the frequencies.

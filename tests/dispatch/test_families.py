@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from asking import LLAMA, QWEN_72B
 from quantplan.dispatch.bundled import bundled_checkpoint, bundled_models
 from quantplan.dispatch.facts import Checkpoint
-from quantplan.dispatch.families import Structure, model_structure
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.structure import Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
 from quantplan.tables.family_rows import families_by_architecture
 from quantplan.tables.load import read_table

@@ -62,7 +62,8 @@ def test_a_size_elsewhere_in_the_config() -> None:
 
 
 DEEPSEEK = {"rule": "first_dense",
-            "fields": {"dense": "first_k_dense_replace", "step": "moe_layer_freq"},
+            "fields": {"dense": "first_k_dense_replace", "step": "moe_layer_freq",
+                       "experts": "n_routed_experts"},
             "defaults": {"dense": 0, "step": 1}}
 QWEN = {"rule": "sparse_step",
         "fields": {"step": "decoder_sparse_step", "experts": "num_experts",
@@ -77,8 +78,9 @@ def kinds(row: dict[str, Any], config: dict[str, Any], count: int) -> list[str]:
 
 def test_deepseek_v3_has_three_dense_layers() -> None:
     """config.json of deepseek-ai/DeepSeek-V3: first_k_dense_replace 3, moe_layer_freq 1."""
-    config = {"first_k_dense_replace": 3, "moe_layer_freq": 1}
+    config = {"first_k_dense_replace": 3, "moe_layer_freq": 1, "n_routed_experts": 256}
     assert kinds(DEEPSEEK, config, 5) == ["dense", "dense", "dense", "moe", "moe"]
+    assert kinds(DEEPSEEK, config | {"n_routed_experts": None}, 2) == ["dense", "dense"]
 
 
 def test_qwen_lists_its_dense_layers() -> None:

@@ -1,0 +1,111 @@
+"""What the engine builds for a model: modules and their checkpoint leaves, in whole-model sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+TEXT = "text"
+"""The stack of layers of the language model."""
+
+
+class Leaf(NamedTuple):
+    """One checkpoint module, whole: n output features, k input features (None for a vector)."""
+
+    name: str
+    n: int
+    k: int | None
+
+
+class Heads(NamedTuple):
+    """How a qkv split counts: query heads, kv heads, features of a head."""
+
+    query: int
+    kv: int
+    dim: int
+
+
+class Module(NamedTuple):
+    """One engine module: its path (with * for the layer index), class, split and leaves.
+
+    `layers` are the indices at which it stands when the path holds *; `parts` the sizes of its
+    output partitions; `facts` what attention and experts are asked about (whole-model numbers);
+    `quantized` is false for modules that the engine builds without the quantization config;
+    `known_as` is the name that the engine gives the module (its prefix).
+    """
+
+    path: str
+    module: str
+    split: str
+    bias: bool
+    leaves: tuple[Leaf, ...]
+    kind: str = "linear"
+    layers: tuple[int, ...] = ()
+    quantized: bool = True
+    parts: tuple[int, ...] = ()
+    heads: Heads | None = None
+    facts: Mapping[str, Any] = {}
+    stack: str = TEXT
+    known_as: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the path: qkv_proj, lm_head."""
+        return self.path.rsplit(".", 1)[-1]
+
+    @property
+    def per_layer(self) -> bool:
+        """Return whether there is one of these in every decoder layer that `layers` names."""
+        return "*" in self.path
+
+    def leaf_path(self, leaf: str) -> str:
+        """Return the checkpoint module path of `leaf`, with * for the layer index."""
+        return ".".join((*self.path.split(".")[:-1], leaf)) if "." in self.path else leaf
+
+    def path_at(self, index: int | None) -> str:
+        """Return the module's path in layer `index`."""
+        return self.path if index is None else self.path.replace("*", str(index), 1)
+
+    def known_at(self, index: int | None) -> str:
+        """Return the name that the engine gives the module in layer `index`."""
+        return self.known_as if index is None else self.known_as.replace("*", str(index), 1)
+
+
+class Structure(NamedTuple):
+    """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'.
+
+    `complete` says that every weight of the model is a leaf of a module.
+    """
+
+    architecture: str
+    family: str
+    model_type: str
+    num_layers: int
+    sizes: Mapping[str, int]
+    tied: bool
+    modules: tuple[Module, ...]
+    packed: Mapping[str, tuple[str, ...]]
+    hidden_act: str
+    accepted_acts: tuple[str, ...]
+    source: str
+    sliding_window: int | None = None
+    layer_types: tuple[str, ...] | None = None
+    max_window_layers: int | None = None
+    complete: bool = False
+
+    def module_of(self, path: str, index: int | None = None) -> Module:
+        """Return the module that stands at a concrete or starred layer path in layer `index`."""
+        wanted = path if index is None else path.replace(f".{index}.", ".*.", 1)
+        return next(m for m in self.modules
+                    if m.path == wanted and (index is None or index in m.layers))
+
+    def sites(self) -> Iterator[tuple[Module, int | None]]:
+        """Yield every module with its layer index, in the order in which the engine builds them."""
+        for stack, group in groupby(self.modules, lambda m: m.stack if m.per_layer else None):
+            modules = list(group)
+            if stack is None:
+                yield from ((module, None) for module in modules)
+                continue
+            for index in sorted({index for m in modules for index in m.layers}):
+                yield from ((m, index) for m in modules if index in m.layers)

@@ -1,0 +1,44 @@
+"""The modules of every family against the engine's own, built on meta tensors
+(tests/golden/families-vllm-0.32.0.jsonl)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.shard import shard
+from quantplan.dispatch.structure import Module, Structure
+
+FILE = Path(__file__).parents[1] / "golden" / "families-vllm-0.32.0.jsonl"
+CASES = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+
+
+def structure(case: dict[str, Any]) -> Structure:
+    """Return what quantplan builds for the case's config."""
+    return model_structure(Checkpoint("x", "mapping", case["config"]))
+
+
+def built(module: Module, tp: int) -> list[Any]:
+    """Return path, layers, class, n, k, name, bias and output partitions of a module per rank."""
+    layers = list(module.layers) if module.per_layer else None
+    cut = shard(module, tp)
+    sizes = (cut.n, cut.k, list(cut.parts)) if module.leaves else (None, None, None)
+    return [module.path, layers, module.module, sizes[0], sizes[1], module.known_as,
+            module.bias, sizes[2]]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+def test_modules_are_the_engine_s(case: dict[str, Any]) -> None:
+    modules = [built(m, case["tp"]) for m in structure(case).modules if m.kind != "norm"]
+    assert sorted(modules, key=str) == sorted(case["modules"], key=str)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+def test_fused_names_are_the_engine_s(case: dict[str, Any]) -> None:
+    """packed_modules_mapping of the engine's class."""
+    packed = {name: list(leaves) for name, leaves in structure(case).packed.items()}
+    assert packed == case["packed"]
