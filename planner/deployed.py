@@ -12,7 +12,7 @@ from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.trace import Trace
 from quantplan.dispatch.vllm.attention import check_kv_flag
 from quantplan.dispatch.vllm.dtype import resolve_dtype
-from quantplan.dispatch.vllm.names import quantization_config
+from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.planner.budget import Budget, EngineRefusal, make_budget
 from quantplan.planner.sizes import parse_size
 from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError

@@ -8,6 +8,7 @@ from typing import Any
 
 from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.load import read_table
+from quantplan.tables.method_rows import METHODS
 from quantplan.tables.overlay import CHANGE
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, SCHEME
@@ -91,28 +92,6 @@ FAMILY: Row = {
     "source": Field("text", "engine file:symbol"),
 }
 
-CONFIG_CLASS: Row = {
-    "id": Field("text", "the engine's class name"),
-    "min_capability": Field("int", "get_min_capability(), as capability x 10"),
-    "dtypes": Field("list", "get_supported_act_dtypes(), in the engine's order",
-                    of=Field("text", "a torch dtype")),
-    "kv_method": Field("text", "the KV-cache method it attaches to Attention", required=False),
-    "no_checkpoint": Field("row", "what happens when --quantization asks for it and the "
-                           "checkpoint has no quantization config", required=False, of={
-                               "type": Field("text", "exception type"),
-                               "message": Field("text", "the engine's words; {name} is filled"),
-                           }),
-    "from_checkpoint": Field("row", "the error of a checkpoint that names it as its own method",
-                             required=False, of={
-                                 "type": Field("text", "exception type"),
-                                 "message": Field("text", "the engine's words"),
-                             }),
-    "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
-                      choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
-                               "none")),
-    "source": Field("text", "engine file:symbol"),
-}
-
 ENGINE_DOCUMENT: Row = {
     "engine": Field("text", "the engine's name"),
     "version": Field("text", "its version, quoted"),
@@ -159,29 +138,7 @@ ENGINE_DOCUMENT: Row = {
     }),
     "removed_environment": Field("list", "variables that older versions read and this one "
                                  "ignores", of=Field("text", "the variable")),
-    "methods": Field("list", "registered method names, in registry order", of={
-        "id": Field("text", "the name"),
-        "config_class": Field("text", "the config class that serves it"),
-    }),
-    "methods_source": Field("text", "engine file:symbol"),
-    "deprecated_methods": Field("list", "names behind --allow-deprecated-quantization",
-                                of=Field("text", "a method")),
-    "online_methods": Field("list", "names that quantize a 16-bit checkpoint at load time", of={
-        "id": Field("text", "the name"),
-        "linear": Field("text", "the linear method class, or none when linears stay 16-bit"),
-        "source": Field("text", "engine file:symbol"),
-    }),
-    "overrides": Field("list", "override_quantization_method hooks that can answer, in order",
-                       of={
-                           "id": Field("text", "the method whose hook it is"),
-                           "checkpoint": Field("text", "the checkpoint's quant_method"),
-                           "requested": Field("list", "--quantization values it accepts; none "
-                                              "stands for not given", of=Field("text", "a name")),
-                           "answer": Field("text", "the method it answers"),
-                           "source": Field("text", "engine file:symbol"),
-                       }),
-    "overrides_source": Field("text", "engine file:symbol"),
-    "config_classes": Field("list", "quantization config classes", of=CONFIG_CLASS),
+    **METHODS,
     "compressed_tensors": COMPRESSED_TENSORS,
     "schemes": Field("list", "compressed-tensors scheme classes, in the engine's order",
                      of=SCHEME),
@@ -232,8 +189,8 @@ OVERLAY_DOCUMENT: Row = {
 }
 """A file of a version that extends another one."""
 
-KEYED = ("traits", "libraries", "environment", "methods", "online_methods", "config_classes",
-         "schemes", "families", "kernels")
+KEYED = ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
+         "config_classes", "schemes", "families", "kernels")
 
 
 @cache

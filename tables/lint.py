@@ -141,8 +141,11 @@ def methods_have_classes(engine: Engine) -> Iterator[str]:
 def names_are_methods(engine: Engine) -> Iterator[str]:
     """Every override answers, and every deprecation names, a registered method."""
     known = {row["id"] for row in engine["methods"]}
-    yield from (f"overrides[{row['id']}]: answer {row['answer']} is no method"
-                for row in engine["overrides"] if row["answer"] not in known)
+    for row in engine["overrides"]:
+        if ("answer" in row) is ("raises" in row):
+            yield f"overrides[{row['id']}]: wanted either an answer or what it raises"
+        elif row.get("answer", row["id"]) not in known:
+            yield f"overrides[{row['id']}]: answer {row['answer']} is no method"
     yield from (f"deprecated_methods: {name} is no method"
                 for name in engine["deprecated_methods"] if name not in known)
 

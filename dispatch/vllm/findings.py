@@ -10,7 +10,7 @@ from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm import environment_findings
 from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
 from quantplan.dispatch.vllm.dtype import own_dtype
-from quantplan.dispatch.vllm.names import quantization_config
+from quantplan.dispatch.vllm.quant_config import quantization_config
 
 Layers = tuple[Layer, ...]
 Rule = Callable[[Context, Layers], Iterator[Finding]]

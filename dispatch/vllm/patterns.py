@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quantplan.dispatch.trace import Finding
 from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.ignore import matches
-from quantplan.dispatch.vllm.names import quantization_config
+from quantplan.dispatch.vllm.quant_config import quantization_config
 
 SOURCE = "quantization config"
 DYNAMIC_SOURCE = "model_executor/layers/quantization/utils/gptq_utils.py:get_dynamic_override"

@@ -115,12 +115,6 @@ def test_the_outer_config_wins() -> None:
     assert resolved(None, model=model) == "fp8"
 
 
-def test_a_modelopt_side_file_is_named_as_a_gap() -> None:
-    side = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
-    with pytest.raises(NotKnownError, match="ModelOpt"):
-        ask(None, side_files={"hf_quant_config.json": side})
-
-
 # The override chain.
 
 
@@ -195,20 +189,6 @@ def test_another_method_than_the_checkpoint_s(quant: str, own: str, requested: s
     assert refused(answer) == ("method name", "ValidationError", MISMATCH.format(own, requested))
     assert answer.trace.layers == ()
     assert answer.trace.method.resolved is None
-
-
-def test_deepseek_v4_fp8_takes_an_fp8_checkpoint() -> None:
-    """models/deepseek_v4/quant_config.py: override_quantization_method answers for user_quant
-    deepseek_v4_fp8 on quant_method fp8. It has no rules here: named, not a mismatch."""
-    with pytest.raises(NotKnownError, match="deepseek_v4_fp8"):
-        ask("fp8-dynamic", quantization="deepseek_v4_fp8")
-
-
-@pytest.mark.parametrize("quant, requested", [("fp8-dynamic", "humming"), ("awq4-g128", "humming")])
-def test_an_override_without_rules_is_named(quant: str, requested: str) -> None:
-    with pytest.raises(NotKnownError) as raised:
-        ask(quant, quantization=requested)
-    assert str(raised.value).startswith(f"--quantization {requested} on a ")
 
 
 # Deprecated methods.

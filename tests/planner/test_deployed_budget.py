@@ -150,12 +150,13 @@ def test_without_any_memory() -> None:
 
 
 def test_an_engine_answer_that_is_not_known_is_a_note() -> None:
-    """Humming's override of fp8 has no rules in the table; the bytes are known all the same."""
+    """Humming's layers have no rules in the table; the bytes are known all the same."""
     found = of("fp8-dynamic", quantization="humming")
     assert found.refusal is None
     assert found.notes == (Note(
-        "engine-not-known", "whether the engine starts is not known: --quantization humming on a "
-        "fp8 checkpoint", "That override is not in this version's table yet."),)
+        "engine-not-known", "whether the engine starts is not known: quantization method "
+        "humming (HummingConfig)",
+        "It is registered in this engine version; its rules are not tabulated yet."),)
     assert found.weights.bytes == of("fp8-dynamic").weights.bytes
     assert of("fp8-dynamic").notes == ()
 

@@ -95,7 +95,11 @@ def source_without_folder(table: Table) -> None:
 
 
 def unknown_answer(table: Table) -> None:
-    table["overrides"][0]["answer"] = "nope"
+    table["overrides"][1]["answer"] = "nope"
+
+
+def no_answer(table: Table) -> None:
+    del table["overrides"][1]["answer"]
 
 
 def unknown_deprecated(table: Table) -> None:
@@ -154,7 +158,9 @@ BAD: list[tuple[str, Callable[[Table], None], str]] = [
      "families.fp8_w8a8.source: source 'somewhere in the engine' is no file:symbol"),
     ("sources_name_files", source_without_folder,
      "libraries.conch.source: source 'conch:Kernel' is no file:symbol"),
-    ("names_are_methods", unknown_answer, "overrides[auto_gptq]: answer nope is no method"),
+    ("names_are_methods", unknown_answer, "overrides[humming]: answer nope is no method"),
+    ("names_are_methods", no_answer,
+     "overrides[humming]: wanted either an answer or what it raises"),
     ("names_are_methods", unknown_deprecated, "deprecated_methods: nope is no method"),
     ("attention_orders_end", unknown_backend, "attention.order[1]: no backend row NOPE_ATTN"),
     ("attention_orders_end", unknown_fact_in_order,

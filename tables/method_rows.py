@@ -1,0 +1,95 @@
+"""The schema of an engine's method names: the registry, what becomes of a name, the classes that
+serve it."""
+
+from __future__ import annotations
+
+from quantplan.tables.schema import Field, Row
+
+CONFIG_CLASS: Row = {
+    "id": Field("text", "the engine's class name"),
+    "min_capability": Field("int", "get_min_capability(), as capability x 10"),
+    "dtypes": Field("list", "get_supported_act_dtypes(), in the engine's order",
+                    of=Field("text", "a torch dtype")),
+    "kv_method": Field("text", "the KV-cache method it attaches to Attention", required=False),
+    "no_checkpoint": Field("row", "what happens when --quantization asks for it and the "
+                           "checkpoint has no quantization config", required=False, of={
+                               "type": Field("text", "exception type"),
+                               "message": Field("text", "the engine's words; {name} is filled"),
+                           }),
+    "from_checkpoint": Field("row", "the error of a checkpoint that names it as its own method",
+                             required=False, of={
+                                 "type": Field("text", "exception type"),
+                                 "message": Field("text", "the engine's words"),
+                             }),
+    "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
+                      choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
+                               "none")),
+    "source": Field("text", "engine file:symbol"),
+}
+
+METHODS: Row = {
+    "methods": Field("list", "registered method names, in registry order", of={
+        "id": Field("text", "the name"),
+        "config_class": Field("text", "the config class that serves it"),
+    }),
+    "methods_source": Field("text", "engine file:symbol"),
+    "deprecated_methods": Field("list", "names behind --allow-deprecated-quantization",
+                                of=Field("text", "a method")),
+    "online_methods": Field("list", "names that quantize a 16-bit checkpoint at load time", of={
+        "id": Field("text", "the name"),
+        "linear": Field("text", "the linear method class, or none when linears stay 16-bit"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "overrides": Field("list", "override_quantization_method hooks that can answer, in order",
+                       of={
+                           "id": Field("text", "the method whose hook it is"),
+                           "checkpoint": Field("text", "the checkpoint's quant_method; absent: "
+                                               "any", required=False),
+                           "begins": Field("flag", "the quant_method only begins with it",
+                                           required=False),
+                           "requested": Field("list", "--quantization values it accepts; none "
+                                              "stands for not given; absent: any",
+                                              required=False, of=Field("text", "a name")),
+                           "model_types": Field("list", "model_type of config.json; absent: any",
+                                                required=False, of=Field("text", "a type")),
+                           "algo": Field("text", "the ModelOpt quant_algo", required=False),
+                           "algo_holds": Field("text", "a part of the ModelOpt quant_algo",
+                                               required=False),
+                           "compatible": Field("text", "the module of dispatch/vllm whose rule "
+                                               "the config must also pass", required=False,
+                                               choices=("moe_wna16",)),
+                           "answer": Field("text", "the method it answers", required=False),
+                           "raises": Field("text", "the words of the ValueError that it raises "
+                                           "instead", required=False),
+                           "source": Field("text", "engine file:symbol"),
+                       }),
+    "overrides_source": Field("text", "engine file:symbol"),
+    "rewrites": Field("list", "what a model class makes of the checkpoint's quant_method before "
+                      "the hooks are asked", of={
+                          "id": Field("text", "short name"),
+                          "architectures": Field("list", "the model classes",
+                                                 of=Field("text", "a class name")),
+                          "checkpoint": Field("text", "the quant_method it rewrites"),
+                          "format": Field("text", "and the format that goes with it"),
+                          "becomes": Field("text", "the quant_method it writes"),
+                          "source": Field("text", "engine file:symbol"),
+                      }),
+    "producers": Field("row", "configs whose producer, not their quant_method, names the method",
+                       of={
+                           "name": Field("text", "producer.name"),
+                           "legacy": Field("text", "the field of `quantization` that older files "
+                                           "have instead"),
+                           "algos": Field("map", "quant_algo -> the quant_method it stands for",
+                                          of=Field("text", "a method")),
+                           "unknown": Field("text", "the error of another quant_algo; {algo} is "
+                                            "filled in"),
+                           "source": Field("text", "engine file:symbol"),
+                       }),
+    "unknown_method": Field("text", "the error of a name that is not registered; {name} and "
+                            "{methods} are filled in"),
+    "moved_methods": Field("list", "names that older versions served, and what to do instead", of={
+        "id": Field("text", "the name"),
+        "hint": Field("text", "what to do instead"),
+    }),
+    "config_classes": Field("list", "quantization config classes", of=CONFIG_CLASS),
+}
