@@ -16,11 +16,34 @@ def tables() -> None:
 
 
 @tables.command("lint")
-def tables_lint() -> None:
-    """Check every table against its schema and every law."""
+@click.option("--against", metavar="WHEEL", type=click.Path(exists=True),
+              help="A wheel of the engine, or a folder that holds its package: every file:symbol "
+              "that the table of its version cites has to be there.")
+@click.option("--engine", metavar="vllm[@VERSION]", default="vllm", show_default=True,
+              help="What --against is, where its version cannot be read.")
+def tables_lint(against: str | None, engine: str) -> None:
+    """Check every table against its schema and every law. Ends with 1 for any violation."""
     from quantplan.table_commands import run_lint
 
-    sys.exit(run_lint())
+    sys.exit(run_lint(against, engine))
+
+
+@tables.command("bump")
+@click.argument("engine")
+@click.argument("old")
+@click.argument("new")
+@click.option("--old", "old_wheel", metavar="WHEEL", required=True, type=click.Path(exists=True),
+              help="The engine's files of the version OLD, which has a table.")
+@click.option("--new", "new_wheel", metavar="WHEEL", required=True, type=click.Path(exists=True),
+              help="The engine's files of the version NEW.")
+@format_option
+def tables_bump(engine: str, old: str, new: str, **options: str) -> None:
+    """Every cited place whose code changed, moved or went from version OLD of ENGINE to NEW: what
+    to read for a table of NEW. Ends with 1 when there is any."""
+    from quantplan.table_commands import run_bump
+
+    wheels = (options["old_wheel"], options["new_wheel"])
+    sys.exit(run_bump(engine, old, new, wheels, options["format_"]))
 
 
 @tables.command("compile")

@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+import os
+
+from quantplan import dispatch
 from quantplan.options import engine_named
 from quantplan.output import say, say_json, wrapped
 from quantplan.tables.errors import UsageError
 from quantplan.tables.versions import known_version
 
+CODE = os.path.dirname(os.path.abspath(dispatch.__file__))
+"""The Python files whose citations are checked besides the tables'."""
 
-def run_lint() -> int:
-    """Print every violation of a schema or law; return 0 when there is none, else 1."""
+
+def run_lint(against: str | None = None, engine: str = "vllm") -> int:
+    """Print every violation of a schema or law and, with the engine's files, every citation that
+    they do not have; return 0 when there is none, else 1."""
     from quantplan.tables.lint import lint
 
     violations = lint()
+    if against is not None:
+        violations += _wrong_citations(against, engine)
     for violation in violations:
         say(violation)
     say(f"{len(violations)} violations")
     return 1 if violations else 0
+
+
+def _wrong_citations(against: str, engine: str) -> list[str]:
+    from quantplan.tables.engine_check import wrong_citations
+    from quantplan.tables.engine_source import open_source
+
+    name, version = engine_named(engine, "--engine")
+    source = open_source(name, against)
+    if version is None and source.version is None:
+        raise UsageError(f"{against}: its version is not known", wanted="--engine vllm@VERSION")
+    return wrong_citations(name, known_version(name, version or source.version), source, CODE)
+
+
+def run_bump(engine: str, old: str, new: str, wheels: tuple[str, str], format_: str) -> int:
+    """Print what became of everything that version `old` cites; return 0 when all of it is
+    unchanged, else 1."""
+    from quantplan.reports.bump_text import bump_data, bump_text
+    from quantplan.tables.engine_check import bumps
+    from quantplan.tables.engine_source import open_source
+
+    name, _ = engine_named(engine)
+    sources = [open_source(name, where) for where in wheels]
+    for source, version in zip(sources, (old, new), strict=True):
+        if source.version not in (None, version):
+            raise UsageError(f"{source.where} is {name} {source.version}", wanted=version)
+    found = bumps(name, known_version(name, old), *sources, CODE)
+    if format_ == "json":
+        say_json(bump_data(name, old, new, found))
+    else:
+        say(wrapped(bump_text(name, old, new, found)))
+    return 1 if any(bump.state != "unchanged" for bump in found) else 0
 
 
 def run_compile() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from quantplan.tables.citations import sources
 from quantplan.tables.errors import TableError
 from quantplan.tables.load import (
     compile_table,
@@ -185,7 +186,7 @@ def modes_have_words(engine: Engine) -> Iterator[str]:
 
 def sources_name_files(engine: Engine) -> Iterator[str]:
     """Every source is an engine file, with the symbol where there is one."""
-    for where, source in _sources(engine, ""):
+    for where, source in sources(engine):
         file = source.split(":")[0]
         named = "/" in file or file.endswith(".py")
         if not (SOURCE.match(source) and named) and not source.startswith("cuobjdump"):
@@ -202,19 +203,6 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for phase in ("requires", "refuses"):
             for position, row in enumerate(backend.get(phase, ())):
                 yield f"attention[{backend['id']}].{phase}[{position}]", row
-
-
-def _sources(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if (key == "source" or key.endswith("_source")) and isinstance(item, str):
-                yield f"{where}{key}", item
-            else:
-                yield from _sources(item, f"{where}{key}.")
-    elif isinstance(value, list):
-        for item in value:
-            name = item.get("id", "") if isinstance(item, dict) else ""
-            yield from _sources(item, f"{where}{name}.")
 
 
 FACTS = {

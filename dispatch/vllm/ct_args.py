@@ -10,7 +10,7 @@ from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.fields import bad_config
 from quantplan.tables.errors import CheckpointError
 
-SOURCE = "compressed_tensors quantization/quant_args.py:QuantizationArgs"
+SOURCE = "compressed_tensors 0.17.0 quantization/quant_args.py:QuantizationArgs"
 STRATEGIES = ("tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")
 GROUPED = ("group", "tensor_group")
 DYNAMIC = ("token", "tensor", "tensor_group", "group")

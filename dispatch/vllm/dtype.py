@@ -29,7 +29,8 @@ def resolve_dtype(checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:
 
 def own_dtype(checkpoint: Checkpoint) -> str:
     """Return the dtype that the config gives, or that its tensors can all be cast to without loss
-    (transformers_utils/model_arch_config_convertor.py:get_torch_dtype)."""
+    (transformers_utils/model_arch_config_convertor.py:
+    ModelArchConfigConvertorBase.get_torch_dtype)."""
     config = checkpoint.text_config
     own = config.get("dtype") or config.get("torch_dtype")
     if own is None:

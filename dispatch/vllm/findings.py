@@ -30,7 +30,7 @@ def bfloat16_worker(context: Context, layers: Layers) -> Iterator[Finding]:
             "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your "
             f"{gpu.name} GPU has compute capability {gpu.capability_text}. You can use float16 "
             "instead by explicitly setting the `dtype` flag in CLI, for example: --dtype=half.",
-            "Pass --dtype float16.", "platforms/cuda.py:CudaPlatform.check_if_supports_dtype")
+            "Pass --dtype float16.", "platforms/cuda.py:CudaPlatformBase.check_if_supports_dtype")
 
 
 def text_config_unread(context: Context, layers: Layers) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +54,61 @@ def test_diff_of_what_cannot_be_compared(
 ) -> None:
     with pytest.raises(error, match=words):
         run("diff", *arguments)
+
+
+# The engine's own files.
+
+
+def engine_files(folder: Path, version: str, text: str) -> str:
+    """Write a package vllm with one file, which the tables cite, and return where it lies."""
+    (folder / "vllm").mkdir(parents=True)
+    (folder / f"vllm-{version}.dist-info").mkdir()
+    (folder / "vllm" / "__init__.py").write_text("")
+    (folder / "vllm" / "envs.py").write_text(text)
+    return str(folder)
+
+
+FLAG = "VLLM_BATCH_INVARIANT = {}\n"
+CITED = "envs.py:VLLM_BATCH_INVARIANT"
+
+
+def test_lint_against_files_that_lack_what_is_cited(tmp_path: Path) -> None:
+    result = run("lint", "--against", engine_files(tmp_path, "0.32.0", FLAG))
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[-1] == f"{len(lines) - 1} violations"
+    assert ("envs.py:VLLM_DISABLED_KERNELS: no such symbol in that file; cited by "
+            "environment[VLLM_DISABLED_KERNELS].source") in lines
+    assert any(line.startswith("config/cache.py:CacheDType: no such file; ") for line in lines)
+    assert not any(line.startswith(CITED) for line in lines)
+
+
+def test_lint_against_files_without_a_version_wants_one(tmp_path: Path) -> None:
+    folder = engine_files(tmp_path, "0.32.0", FLAG)
+    (tmp_path / "vllm-0.32.0.dist-info").rmdir()
+    with pytest.raises(UsageError, match="its version is not known; wanted --engine vllm@VERSION"):
+        run("lint", "--against", folder)
+    assert run("lint", "--against", folder, "--engine", "vllm@0.32.0").exit_code == 1
+
+
+def test_lint_against_a_version_without_a_table(tmp_path: Path) -> None:
+    with pytest.raises(NotKnownError, match=r"no table for vllm 0\.1"):
+        run("lint", "--against", engine_files(tmp_path, "0.1", FLAG))
+
+
+@pytest.mark.parametrize("value, code, counts", [
+    ("True", 0, "1 cited places: 1 unchanged, 0 changed, 0 moved, 0 gone\n"),
+    ("False", 1, "1 cited places: 0 unchanged, 1 changed, 0 moved, 0 gone\nchanged  " + CITED),
+])
+def test_bump(tmp_path: Path, value: str, code: int, counts: str) -> None:
+    old = engine_files(tmp_path / "old", "0.32.0", FLAG.format("True"))
+    new = engine_files(tmp_path / "new", "0.34.0", FLAG.format(value))
+    result = run("bump", "vllm", "0.32.0", "0.34.0", "--old", old, "--new", new)
+    assert result.exit_code == code
+    assert result.output.startswith(f"vllm 0.32.0 -> 0.34.0: {counts}")
+
+
+def test_bump_with_the_wheels_of_other_versions(tmp_path: Path) -> None:
+    old = engine_files(tmp_path / "old", "0.32.0", FLAG)
+    with pytest.raises(UsageError, match=r"old is vllm 0\.32\.0; wanted 0\.33\.0"):
+        run("bump", "vllm", "0.33.0", "0.34.0", "--old", old, "--new", old)
