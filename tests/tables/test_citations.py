@@ -106,6 +106,7 @@ def package(folder: Path, files: dict[str, str], version: str = "1.0") -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (folder / f"vllm-{version}.dist-info").mkdir()
+    (folder / f"vllm-{version}.dist-info" / "METADATA").write_text("Name: vllm")
     return str(folder)
 
 
