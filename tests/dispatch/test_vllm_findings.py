@@ -42,7 +42,7 @@ def test_bfloat16_on_7_5_is_refused_by_the_worker() -> None:
         "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your Emulated "
         "GPU 7.5 GPU has compute capability 7.5. You can use float16 instead by explicitly setting "
         "the `dtype` flag in CLI, for example: --dtype=half.", "Pass --dtype float16.",
-        "platforms/cuda.py:CudaPlatform.check_if_supports_dtype")
+        "platforms/cuda.py:CudaPlatformBase.check_if_supports_dtype")
 
 
 @pytest.mark.parametrize("capability, dtype", [("7.5", "float16"), ("7.5", "auto"),
