@@ -91,5 +91,6 @@ class Deployment:
     linear_backend: str = "auto"
     moe_backend: str | None = None
     allow_deprecated_quantization: bool = False
+    trust_remote_code: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     libs: Mapping[str, bool | str | None] = field(default_factory=dict)

@@ -14,6 +14,8 @@ from quantplan.tables.errors import CheckpointError, NotKnownError
 from quantplan.tables.family_rows import families_by_architecture
 
 QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+Kinds = Mapping[str, tuple[frozenset[str], ...]]
+"""Stack -> the kinds of each of its layers."""
 TEXT_STACK = {"id": TEXT, "count": "num_hidden_layers"}
 
 
@@ -28,9 +30,10 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     family = families_by_architecture()[architecture]
     config = _filled(nested(root, family["config"]) if "config" in family else root, family)
     _check_covered(config)
-    sizes = model_sizes(family["sizes"], config, root)
+    kinds = _stack_kinds(family, config, root)
+    sizes = model_sizes(family["sizes"], config, root, _common(kinds))
     _check_heads(sizes, config.get("model_type"), family)
-    modules = tuple(_modules(family, config, root, sizes))
+    modules = tuple(_modules(family, config, root, kinds))
     layers = sizes["num_hidden_layers"]
     window, types = _window(config, family) or None, _layer_types(config, family, layers)
     return Structure(
@@ -133,19 +136,31 @@ def _check_heads(
                               wanted="an even size, for rotary embeddings")
 
 
+def _stack_kinds(
+    family: Mapping[str, Any], config: Mapping[str, Any], root: Mapping[str, Any]
+) -> Kinds:
+    """Return the kinds of every layer of every stack."""
+    sizes = model_sizes(family["sizes"], config, root)
+    rows = {stack["id"]: stack for stack in (TEXT_STACK, *family.get("stacks", ()))}
+    return {name: layer_kinds(row.get("layer_kinds", ()), config, sizes[row["count"]])
+            for name, row in rows.items() if row["count"] in sizes}
+
+
+def _common(kinds: Kinds) -> frozenset[str]:
+    """Return the kinds that every layer of the text stack has: they hold for the whole model."""
+    layers = kinds.get(TEXT) or (frozenset(),)
+    return frozenset.intersection(*layers)
+
+
 def _modules(
-    family: Mapping[str, Any], config: Mapping[str, Any], root: Mapping[str, Any],
-    sizes: Mapping[str, int],
+    family: Mapping[str, Any], config: Mapping[str, Any], root: Mapping[str, Any], kinds: Kinds
 ) -> Iterator[Module]:
     """Yield the module of every row that this config has layers for."""
-    rows = {stack["id"]: stack for stack in (TEXT_STACK, *family.get("stacks", ()))}
-    kinds = {name: layer_kinds(row.get("layer_kinds", ()), config, sizes[row["count"]])
-             for name, row in rows.items() if row["count"] in sizes}
-    sized = {(): sizes}
+    common, sized = tuple(_common(kinds)), dict[tuple[str, ...], dict[str, int]]()
     for row in family["modules"]:
         at = tuple(row.get("at", ()))
         if at not in sized:
-            sized[at] = model_sizes(family["sizes"], config, root, at)
+            sized[at] = model_sizes(family["sizes"], config, root, (*common, *at))
         own, stack = sized[at], row.get("stack", TEXT)
         if ("has" in row and not own.get(row["has"])) or own.get(row.get("lacks", "")):
             continue

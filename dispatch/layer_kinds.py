@@ -66,6 +66,23 @@ def listed(row: Row, config: Config, count: int) -> list[str]:
     return [kinds[t] for t in types]
 
 
+def listed_or_every(row: Row, config: Config, count: int) -> list[str]:
+    """As `listed`; without a list every `interval`-th layer has full attention."""
+    if _given(row, config, "types") is not None:
+        return listed(row, config, count)
+    interval = max(1, _number(row, config, "interval"))
+    sliding, full = row["kinds"].values()
+    return [sliding if (index + 1) % interval else full for index in range(count)]
+
+
+def first_flag(row: Row, config: Config, count: int) -> list[str]:
+    """Every layer has the kind of the first of `kinds` that the config sets, else `none` says."""
+    named = next((kind for flag, kind in row["kinds"].items() if config.get(flag)),
+                 row["defaults"]["none"])
+    return [named] * count
+
+
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
+    "listed_or_every": listed_or_every, "first_flag": first_flag,
 }

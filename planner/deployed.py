@@ -9,9 +9,9 @@ from typing import Any
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, Note
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.resolve import resolve
-from quantplan.dispatch.trace import Trace
+from quantplan.dispatch.trace import Refusal, Trace
 from quantplan.dispatch.vllm.attention import check_kv_flag
-from quantplan.dispatch.vllm.dtype import resolve_dtype
+from quantplan.dispatch.vllm.dtype import NAMES, resolve_dtype
 from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.planner.budget import Budget, EngineRefusal, make_budget
 from quantplan.planner.sizes import parse_size
@@ -52,7 +52,7 @@ def deployed_budget(
             memory_kind=kind, tp=deployment.tp,
             utilization=table["defaults"]["gpu_memory_utilization"] if utilization is None
             else utilization,
-            dtype=resolve_dtype(checkpoint, device, deployment.dtype),
+            dtype=_dtype(table, checkpoint, device, deployment.dtype),
             kv_cache_dtype=deployment.kv_cache_dtype, quantized=_quantized(weighed, trace))
     except UsageError:
         if refusal:
@@ -60,6 +60,14 @@ def deployed_budget(
         raise
     return replace(found, refusal=refusal,
                    notes=(*found.notes, *gap, *_context(found, checkpoint.text_config)))
+
+
+def _dtype(table: Mapping[str, Any], checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:
+    """Return the serving dtype, or the requested one where the engine refuses it."""
+    try:
+        return resolve_dtype(table, checkpoint, gpu, requested)
+    except Refusal:
+        return NAMES[requested]
 
 
 def _trace(

@@ -52,6 +52,7 @@ def explain(
     linear_backend: str | None = None,
     moe_backend: str | None = None,
     allow_deprecated_quantization: bool = False,
+    trust_remote_code: bool = False,
     tensors: Mapping[str, Any] | None = None,
     side_files: Mapping[str, Any] | None = None,
     revision: str | None = None,
@@ -72,7 +73,8 @@ def explain(
             capability=capability, dtype=dtype, quantization=quantization,
             kv_cache_dtype=kv_cache_dtype, env=env, libs=libs, linear_backend=linear_backend,
             moe_backend=moe_backend, tensors=tensors, side_files=side_files, revision=revision,
-            allow_deprecated_quantization=allow_deprecated_quantization, as_format=as_format,
+            allow_deprecated_quantization=allow_deprecated_quantization,
+            trust_remote_code=trust_remote_code, as_format=as_format,
             assume_nearest=assume_nearest)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
@@ -80,6 +82,7 @@ def explain(
         tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
         kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=backend_name(linear_backend),
         moe_backend=moe_backend, allow_deprecated_quantization=allow_deprecated_quantization,
+        trust_remote_code=trust_remote_code,
         env=dict(env or {}), libs=dict(libs or {}))
     device = open_gpu(gpu, capability)
     table = open_table(engine, engine_version, assume_nearest)

@@ -72,6 +72,9 @@ assume_nearest = click.option(
 @assume_nearest
 @click.option("--linear-backend", default="auto", metavar="NAME", show_default=True)
 @click.option("--allow-deprecated-quantization", is_flag=True)
+@click.option("--trust-remote-code", is_flag=True,
+              help="As the engine's flag: go on where the checkpoint needs config code of its own; "
+              "it is never run here.")
 @click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Engine environment.")
 @click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown|installed",
               help="Library presence, e.g. flashinfer=off.")

@@ -96,7 +96,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "libs": ("a mapping of text to true, false, 'installed' or None", _states),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
-    **dict.fromkeys(("allow_deprecated_quantization", "assume_nearest"),
+    **dict.fromkeys(("allow_deprecated_quantization", "trust_remote_code", "assume_nearest"),
                     ("true or false", lambda value: isinstance(value, bool))),
 }
 """Option -> what its value must be, in words and as a test."""

@@ -174,6 +174,22 @@ ENGINE_DOCUMENT: Row = {
     }),
     "kv_cache_dtypes": Field("list", "--kv-cache-dtype choices", of=Field("text", "a dtype")),
     "kv_cache_source": Field("text", "engine file:symbol"),
+    "model_types": Field("row", "model types that have a config class", of={
+        "own": Field("list", "the engine's own", of=Field("text", "a model_type")),
+        "own_source": Field("text", "engine file:symbol"),
+        "transformers": Field("list", "those of Transformers", of=Field("text", "a model_type")),
+        "transformers_from": Field("text", "version, file and symbol"),
+    }),
+    "architectures": Field("list", "registered model classes, in registry order",
+                           of=Field("text", "an architecture")),
+    "architectures_source": Field("text", "engine file:symbol"),
+    "removed_architectures": Field("map", "architectures that left the engine and that "
+                                   "Transformers has no class for -> last version",
+                                   of=Field("text", "a version")),
+    "removed_architectures_source": Field("text", "engine file:symbol"),
+    "float16_refused": Field("map", "model types that float16 does not serve -> the engine's words",
+                             of=Field("text", "the reason")),
+    "float16_refused_source": Field("text", "engine file:symbol"),
     "defaults": Field("row", "defaults that the memory budget needs", of={
         "gpu_memory_utilization": Field("number", "fraction of the driver's total"),
         "block_size": Field("int", "KV block size in tokens"),

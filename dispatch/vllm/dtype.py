@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from quantplan.dispatch.facts import Checkpoint, Gpu
+from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 
 NAMES = {"half": "float16", "float16": "float16", "float": "float32", "float32": "float32",
@@ -15,16 +16,29 @@ OTHER = ("float8_e4m3fn", "float8_e5m2", "float64", "double", "int8", "uint8", "
 """torch dtypes that no GPU computes a model in: as for float32, the engine falls back."""
 
 
-def resolve_dtype(checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:
+def resolve_dtype(table: Table, checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:
     """Return float16, bfloat16 or float32. auto: the config's dtype, else the headers'; float32
-    models are computed in 16 bits; bfloat16 below 8.0 becomes float16."""
-    if requested != "auto":
-        if requested not in NAMES:
-            raise UsageError(f"--dtype {requested}", wanted="auto, " + ", ".join(NAMES))
-        return NAMES[requested]
-    own = own_dtype(checkpoint)
-    preferred = "bfloat16" if gpu.capability >= 80 else "float16"
-    return preferred if own == "float32" or (own == "bfloat16" and gpu.capability < 80) else own
+    models are computed in 16 bits; bfloat16 below 8.0 becomes float16. Refuses float16 for the
+    model types that it does not serve."""
+    model_type = str(checkpoint.config.get("model_type"))
+    refused = table["float16_refused"].get(model_type)
+    if requested == "auto":
+        return _auto(own_dtype(checkpoint), gpu, float16=refused is None)
+    if requested not in NAMES:
+        raise UsageError(f"--dtype {requested}", wanted="auto, " + ", ".join(NAMES))
+    if NAMES[requested] == "float16" and refused is not None:
+        raise refuse("activation dtype", "ValidationError",
+                     f"The model type {model_type!r} does not support float16. Reason: {refused}",
+                     None, table["float16_refused_source"], hint="Pass --dtype bfloat16.")
+    return NAMES[requested]
+
+
+def _auto(own: str, gpu: Gpu, float16: bool) -> str:
+    """Return `own` where the GPU and the model allow it, else the first dtype that they allow."""
+    allowed = [*(("bfloat16",) if gpu.capability >= 80 else ()),
+               *(("float16",) if float16 else ()), "float32"]
+    wanted = allowed[0] if own == "float32" else own
+    return wanted if wanted in allowed else allowed[0]
 
 
 def own_dtype(checkpoint: Checkpoint) -> str:

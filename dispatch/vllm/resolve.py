@@ -38,6 +38,7 @@ from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.patterns import dynamic_findings, ignore_findings
 from quantplan.dispatch.vllm.serving import Serving, serve
+from quantplan.dispatch.vllm.start import check_start
 from quantplan.dispatch.vllm.stored import stored_findings
 from quantplan.tables.errors import UsageError
 
@@ -46,7 +47,11 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     """Return what this vLLM version would do. The outcome covers everything up to and including
     model construction; what fails later is a finding."""
     _check_flags(table, deployment)
-    dtype = resolve_dtype(checkpoint, gpu, deployment.dtype)
+    try:
+        check_start(table, checkpoint, deployment)
+        dtype = resolve_dtype(table, checkpoint, gpu, deployment.dtype)
+    except Refusal as refusal:
+        return _never_began(table, checkpoint, deployment, refusal.error)
     structure = model_structure(checkpoint)
     facts = base_facts(table, checkpoint, gpu, deployment, dtype)
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
@@ -70,6 +75,22 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     return _trace(context, method, tuple(layers), None, serving)
 
 
+def _never_began(
+    table: Table, checkpoint: Checkpoint, deployment: Deployment, error: EngineError
+) -> Trace:
+    """Return the trace of a start-up that ends before the model's dtype is known."""
+    return Trace("vllm", table["version"], deployment.dtype,
+                 Method(requested=deployment.quantization), "error", error=error,
+                 findings=_notes(checkpoint),
+                 kv_cache={"requested": deployment.kv_cache_dtype,
+                           "resolved": deployment.kv_cache_dtype, "method": None})
+
+
+def _notes(checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    return tuple(Finding("weight loading", note.severity, note.id, note.message, note.hint,
+                         "checkpoint files") for note in checkpoint.notes)
+
+
 def _trace(
     context: Context, method: Method, layers: tuple[Layer, ...], error: EngineError | None,
     serving: Serving | None,
@@ -89,11 +110,9 @@ def _findings(
     context: Context, layers: tuple[Layer, ...], serving: Serving | None
 ) -> tuple[Finding, ...]:
     ignore, exact = serving.ignore if serving else ((), True)
-    notes = tuple(Finding("weight loading", note.severity, note.id, note.message, note.hint,
-                          "checkpoint files") for note in context.checkpoint.notes)
     told = () if not layers else (*ignore_findings(context, ignore, exact),
                                   *dynamic_findings(context), *stored_findings(context, layers))
-    found = (*findings(context, layers), *told, *notes)
+    found = (*findings(context, layers), *told, *_notes(context.checkpoint))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 

@@ -1,0 +1,67 @@
+"""What start-up asks before any quantization: does anyone know this model type and architecture
+(transformers_utils/config.py:HFConfigParser, model_executor/models/registry.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.vllm.context import Table, refuse
+
+CONFIG_SOURCE = "transformers_utils/config.py:get_config"
+
+
+def check_start(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
+    """Refuse a model type that neither the engine nor Transformers knows, code that is not trusted,
+    and architectures that left the engine."""
+    _check_type(table, checkpoint, deployment)
+    for name in checkpoint.config.get("architectures") or ():
+        until = table["removed_architectures"].get(name)
+        if until is not None:
+            raise refuse(
+                "config fields", "ValidationError",
+                f"Model architecture {name} was supported in vLLM until v{until}, and is not "
+                "supported anymore. Please use an older version of vLLM if you want to use this "
+                "model architecture.", None, table["removed_architectures_source"],
+                hint=f"vLLM {until} is the last version that serves it.")
+
+
+def knows_type(table: Table, model_type: object) -> bool:
+    """Return whether the engine or its Transformers has a config class for `model_type`."""
+    types: Mapping[str, list[str]] = table["model_types"]
+    return model_type in types["own"] or model_type in types["transformers"]
+
+
+def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
+    model_type = checkpoint.config.get("model_type")
+    if knows_type(table, model_type) or deployment.trust_remote_code:
+        return
+    name = "<model>" if checkpoint.origin == "mapping" else checkpoint.name
+    if not model_type:
+        raise refuse("config fields", "ValidationError",
+                     f"Unrecognized model in {name}. Should have a `model_type` key in its "
+                     "config.json.", None, CONFIG_SOURCE, hint="Name model_type in config.json.")
+    if "AutoConfig" in (checkpoint.config.get("auto_map") or {}):
+        raise refuse("config fields", "ValidationError", _untrusted(name), None, CONFIG_SOURCE,
+                     hint="Read the repository's code, then pass --trust-remote-code.")
+    raise refuse("config fields", "ValidationError", _unrecognised(str(model_type)), None,
+                 CONFIG_SOURCE,
+                 hint="This model needs a newer engine, or config code of its own (auto_map).")
+
+
+def _untrusted(name: str) -> str:
+    return (f"The repository {name} contains custom code which must be executed to correctly load "
+            f"the model. You can inspect the repository content at {name} .\n You can inspect the "
+            f"repository content at https://hf.co/{name}.\nPlease pass the argument "
+            "`trust_remote_code=True` to allow custom code to be run.")
+
+
+def _unrecognised(model_type: str) -> str:
+    return (f"The checkpoint you are trying to load has model type `{model_type}` but Transformers "
+            "does not recognize this architecture. This could be because of an issue with the "
+            "checkpoint, or because your version of Transformers is out of date.\n\nYou can update "
+            "Transformers with the command `pip install --upgrade transformers`. If this does not "
+            "work, and the checkpoint is very new, then there may not be a release version that "
+            "supports this model yet. In this case, you can get the most up-to-date code by "
+            "installing Transformers from source with the command `pip install "
+            "git+https://github.com/huggingface/transformers.git`")
