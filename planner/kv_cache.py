@@ -12,6 +12,7 @@ from quantplan.dispatch.weight_format import Config, quantization_config
 from quantplan.planner.cuts import uneven
 from quantplan.planner.lines import EXACT, BudgetLine
 from quantplan.planner.parts import dtype_bits
+from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
 
@@ -54,10 +55,13 @@ def kv_line(
 def resolved_kv_dtype(config: Config, requested: str) -> str:
     """Return the requested KV cache dtype, or what the checkpoint's KV scheme makes of auto."""
     from quantplan.dispatch.vllm.attention import kv_dtype
+    from quantplan.dispatch.vllm.modelopt_config import kv_cache_dtype
 
     section = quantization_config(config) or {}
-    has_scheme = section.get("quant_method") == "compressed-tensors"
-    return kv_dtype(requested, section.get("kv_cache_scheme") if has_scheme else None)
+    method = str(section.get("quant_method", ""))
+    scheme = section.get("kv_cache_scheme") if method == "compressed-tensors" else None
+    own = kv_cache_dtype(load_engine("vllm"), section, method)
+    return kv_dtype(requested, scheme, own)
 
 
 def _row(name: str) -> Mapping[str, Any]:

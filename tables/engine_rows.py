@@ -9,6 +9,7 @@ from typing import Any
 from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.load import read_table
 from quantplan.tables.method_rows import METHODS
+from quantplan.tables.modelopt_rows import modelopt
 from quantplan.tables.overlay import CHANGE
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, SCHEME
@@ -156,6 +157,7 @@ ENGINE_DOCUMENT: Row = {
     "disabled_source": Field("text", "engine file:symbol"),
     "families": Field("list", "candidate lists", of=FAMILY),
     "kernels": Field("list", "kernel classes and what they require", of=KERNEL),
+    "modelopt": Field("row", "ModelOpt checkpoints", of=modelopt(REQUIREMENT)),
     "attention": Field("row", "attention backends", of={
         "order": Field("list", "priority lists; the first whose when applies", of={
             "when": Field("map", "facts", required=False, of=Field("any", "a value")),

@@ -23,7 +23,7 @@ CONFIG_CLASS: Row = {
                              }),
     "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
                       choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
-                               "none")),
+                               "modelopt", "none")),
     "source": Field("text", "engine file:symbol"),
 }
 

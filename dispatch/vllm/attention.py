@@ -30,11 +30,13 @@ def check_kv_flag(table: Mapping[str, Any], requested: str) -> None:
 
 
 def attention_layer(
-    context: Context, site: Site, kv_method: str | None, kv_scheme: Mapping[str, Any] | None
+    context: Context, site: Site, kv_method: str | None, kv_scheme: Mapping[str, Any] | None,
+    checkpoint_dtype: str | None = None,
 ) -> Layer:
     """Return the attention layer's backend, KV dtype and KV method, or refuse."""
     _check_heads(context, site)
-    dtype = kv_dtype(context.deployment.kv_cache_dtype, kv_scheme)
+    dtype = kv_dtype(context.deployment.kv_cache_dtype, kv_scheme, checkpoint_dtype)
+    check_kv_flag(context.table, dtype)
     facts = _facts(context, site, dtype, kv_scheme)
     key = ("attention", dtype, *site.module.facts.values())
     if key not in context.walks:
@@ -54,9 +56,14 @@ def attention_layer(
                  selection=selection)
 
 
-def kv_dtype(requested: str, kv_scheme: Mapping[str, Any] | None) -> str:
-    """Return the cache dtype of a layer: a compressed-tensors scheme makes auto fp8."""
-    return "fp8" if requested == "auto" and kv_scheme is not None else requested
+def kv_dtype(
+    requested: str, kv_scheme: Mapping[str, Any] | None, checkpoint_dtype: str | None
+) -> str:
+    """Return the cache dtype of a layer: auto is what a ModelOpt checkpoint says, and fp8 under a
+    compressed-tensors scheme."""
+    if requested != "auto":
+        return requested
+    return "fp8" if kv_scheme is not None else checkpoint_dtype or requested
 
 
 def _facts(

@@ -11,6 +11,7 @@ from quantplan.dispatch.vllm import environment_findings
 from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
 from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.dispatch.vllm.quant_config import quantization_config
+from quantplan.dispatch.vllm.unread import unread_quantization
 
 Layers = tuple[Layer, ...]
 Rule = Callable[[Context, Layers], Iterator[Finding]]
@@ -155,7 +156,7 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 
 
 RULES: tuple[Rule, ...] = (
-    text_config_unread, bfloat16_worker, float16_fallback, humming_float32, no_machine_code,
-    int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block,
+    unread_quantization, text_config_unread, bfloat16_worker, float16_fallback, humming_float32,
+    no_machine_code, int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block,
     *environment_findings.RULES,
 )

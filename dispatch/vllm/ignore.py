@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,11 +31,36 @@ def is_skipped(path: str, names: Sequence[str], packed: Packed, substring: bool)
     if matches(path):
         return True
     if name not in packed:
-        return False
+        inside = "experts" in path and not substring
+        return inside and any(path in n for n in names if "experts" in n)
     verdicts = [matches(path.replace(name, leaf)) for leaf in packed[name]]
     if any(verdicts) and not all(verdicts):
         raise partly_quantized(path, SKIP_SOURCE)
     return all(verdicts)
+
+
+def is_excluded(path: str, names: tuple[str, ...], packed: Packed) -> bool:
+    """Return whether ModelOpt's wildcards leave `path` unquantized: a whole name (or those of all
+    leaves of a fused layer), a part of the path, or a wildcard that fits all of it
+    (model_executor/layers/quantization/modelopt.py:ModelOptQuantConfigBase.is_layer_excluded)."""
+    if not names:
+        return False
+    return (is_skipped(path, names, packed, substring=False) or _holds(path, names)
+            or any(regex.match(path) for regex in _wildcards(names)))
+
+
+LANGUAGE = "language_model."
+
+
+def _holds(path: str, names: tuple[str, ...]) -> bool:
+    """Return whether a name is a part of the path, counted without language_model. too."""
+    short = path.removeprefix(LANGUAGE)
+    return any((name in path or name in short) and name != path for name in names)
+
+
+@lru_cache(maxsize=8)
+def _wildcards(names: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(translate(name)) for name in names if any(c in name for c in "*?["))
 
 
 def partly_quantized(path: str, source: str) -> Exception:

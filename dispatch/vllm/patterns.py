@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from quantplan.dispatch.trace import Finding
+from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
-from quantplan.dispatch.vllm.ignore import matches
+from quantplan.dispatch.vllm.ignore import is_excluded, matches
 from quantplan.dispatch.vllm.quant_config import quantization_config
 
 SOURCE = "quantization config"
 DYNAMIC_SOURCE = "model_executor/layers/quantization/utils/gptq_utils.py:get_dynamic_override"
+EXCLUDED_SOURCE = ("model_executor/layers/quantization/modelopt.py:"
+                   "ModelOptQuantConfigBase.is_layer_excluded")
 
 Fits = Callable[[str, str], bool]
 
@@ -47,6 +49,23 @@ def ignore_findings(context: Context, ignore: Sequence[str], exact: bool) -> Ite
             "layer assignment", "warning", "ignore-takes-whole-fused-layer",
             f"{entry!r} names a part of {name} and fits that name too: all of it stays in 16 bits",
             "Name every leaf of the fused layer, or none.", SOURCE)
+
+
+def wildcard_findings(
+    context: Context, layers: Sequence[Layer], excluded: tuple[str, ...]
+) -> Iterator[Finding]:
+    """Yield ModelOpt's wildcards that fit a part of a fused layer which stays quantized all the
+    same: the engine compares parts with whole names only."""
+    quantized = {x.path for x in layers if x.method == "ModelOptLinearMethod"} if excluded else ()
+    missed = {(entry, built.path.rsplit(".", 1)[-1]) for built in _built(context)
+              if built.path in quantized for leaf in built.leaves
+              for entry in excluded if is_excluded(leaf, (entry,), {})}
+    for entry, name in sorted(missed):
+        yield Finding(
+            "layer assignment", "warning", "exclusion-misses-fused-layer",
+            f"{entry!r} fits a part of {name} but not that name, which the engine looks at: all "
+            "of it stays quantized", "Name every part of the fused layer in full, or the fused "
+            "name.", EXCLUDED_SOURCE)
 
 
 def dynamic_findings(context: Context) -> Iterator[Finding]:

@@ -36,7 +36,11 @@ from quantplan.dispatch.vllm.experts import experts_layer
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
-from quantplan.dispatch.vllm.patterns import dynamic_findings, ignore_findings
+from quantplan.dispatch.vllm.patterns import (
+    dynamic_findings,
+    ignore_findings,
+    wildcard_findings,
+)
 from quantplan.dispatch.vllm.serving import Serving, serve
 from quantplan.dispatch.vllm.start import check_start
 from quantplan.dispatch.vllm.stored import stored_findings
@@ -98,8 +102,8 @@ def _trace(
     conditional = any(layer.selection and layer.selection.alternatives for layer in layers)
     outcome = "error" if error else "conditional" if conditional else "ok"
     requested = context.deployment.kv_cache_dtype
-    scheme = serving.kv_scheme if serving else None
-    kv_cache = {"requested": requested, "resolved": kv_dtype(requested, scheme),
+    resolved = kv_dtype(requested, serving.kv_scheme, serving.kv_dtype) if serving else requested
+    kv_cache = {"requested": requested, "resolved": resolved,
                 "method": serving.kv_method if serving else None}
     found = _findings(context, layers, serving)
     return Trace("vllm", context.table["version"], context.dtype, method, outcome, layers, error,
@@ -110,7 +114,9 @@ def _findings(
     context: Context, layers: tuple[Layer, ...], serving: Serving | None
 ) -> tuple[Finding, ...]:
     ignore, exact = serving.ignore if serving else ((), True)
+    excluded = serving.excluded if serving else ()
     told = () if not layers else (*ignore_findings(context, ignore, exact),
+                                  *wildcard_findings(context, layers, excluded),
                                   *dynamic_findings(context), *stored_findings(context, layers))
     found = (*findings(context, layers), *told, *_notes(context.checkpoint))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
@@ -155,7 +161,8 @@ def _build(context: Context, serving: Serving) -> Iterator[Layer]:
 
 
 def _attention(context: Context, serving: Serving, site: Site) -> Layer:
-    return attention_layer(context, site, serving.kv_method, serving.kv_scheme)
+    return attention_layer(context, site, serving.kv_method, serving.kv_scheme,
+                           serving.kv_dtype)
 
 
 def _part(context: Context, serving: Serving, site: Site) -> Layer:

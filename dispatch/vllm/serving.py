@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.trace import Selection
-from quantplan.dispatch.vllm import awq, compressed_tensors, fp8, gptq, moe_wna16, online
+from quantplan.dispatch.vllm import (
+    awq,
+    compressed_tensors,
+    fp8,
+    gptq,
+    modelopt,
+    modelopt_config,
+    moe_wna16,
+    online,
+)
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod
@@ -18,7 +27,8 @@ Assign = Callable[[Site], "Assignment | None"]
 
 
 class Serving(NamedTuple):
-    """The config class that serves the model: how it assigns layers, and its KV-cache method."""
+    """The config class that serves the model: how it assigns layers, its KV-cache method, and the
+    --kv-cache-dtype that the checkpoint turns auto into (None: it says nothing)."""
 
     config_class: str | None
     min_capability: int | None
@@ -26,7 +36,9 @@ class Serving(NamedTuple):
     after: After | None = None
     kv_method: str | None = None
     kv_scheme: Mapping[str, Any] | None = None
+    kv_dtype: str | None = None
     ignore: tuple[tuple[str, ...], bool] = ((), True)
+    excluded: tuple[str, ...] = ()
 
 
 def serve(named: NamedMethod, context: Context) -> Serving:
@@ -37,16 +49,23 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     row, fields = _config_class(named, context)
     _check_capability(named.resolved, row, context)
     _check_dtype(named.resolved, row, context)
-    module = MODULES.get(row["resolves"])
+    module = _module(row)
     if module is None:
         method = named.resolved
         return Serving(row["id"], row["min_capability"],
                        lambda site: online.assign(method, context, site), online.after_selection)
     after = getattr(module, "after_selection", None)
+    kv_method = getattr(fields, "kv_method", row.get("kv_method"))
     return Serving(row["id"], row["min_capability"],
                    lambda site: module.assign(fields, context, site), after,
-                   row.get("kv_method"), getattr(fields, "kv_scheme", None),
-                   _ignore(fields, named.config or {}))
+                   kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
+                   _ignore(fields, named.config or {}), getattr(fields, "excluded", ()))
+
+
+def _kv_dtype(named: NamedMethod, context: Context) -> str | None:
+    if named.config is None or named.checkpoint is None:
+        return None
+    return modelopt_config.kv_cache_dtype(context.table, named.config, named.checkpoint)
 
 
 def _ignore(fields: Any, config: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
@@ -65,33 +84,51 @@ MODULES: Mapping[str, Any] = {
 
 def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, Any], Any]:
     table, name = context.table, str(named.resolved)
-    config = named.config or _side_file(name, context)
+    config = _own_config(named, context)
     if config is None and name in table["online_methods"]:
         return table["config_classes"]["OnlineQuantizationConfig"], None
     row = table["config_classes"][table["methods"][name]["config_class"]]
     if config is not None and row.get("from_checkpoint"):
         _refuse(row["from_checkpoint"], row["source"], "Drop quantization_config from config.json "
                 "and pass the method with --quantization.")
-    if row["resolves"] == "none" and (config is not None or name not in CONFIG_FILE_METHODS):
+    if row["resolves"] == "none":
         raise NotKnownError(f"quantization method {name} ({row['id']})",
                             wanted="a method whose layers are in the table",
                             hint="It is registered in this engine version; its rules are not "
                             "tabulated yet.")
     if config is None:
         _refuse_no_config(name, row)
-    module = MODULES.get(row["resolves"])
-    return row, module.read(check_kinds(config), context) if module and config is not None else None
+    module = _module(row)
+    if module is None or config is None:
+        return row, None
+    return row, module.read(config if row["resolves"] == "modelopt" else check_kinds(config),
+                            context)
 
 
+def _module(row: Mapping[str, Any]) -> Any:
+    """Return what reads the fields of a config class and assigns its layers, None for online."""
+    return modelopt.Reader(row["id"]) if row["resolves"] == "modelopt" else MODULES.get(
+        row["resolves"])
+
+
+def _own_config(named: NamedMethod, context: Context) -> Mapping[str, Any] | None:
+    """Return the config that the class reads; modelopt_mixed goes on to hf_quant_config.json when
+    that of config.json has no layers."""
+    name, config = str(named.resolved), named.config
+    if config is not None and (name != MIXED or "quantized_layers" in config):
+        return config
+    found = _side_file(name, context)
+    if name == MIXED and found is not None:
+        modelopt_config.check_producer(found, name, context.checkpoint.name)
+    return found
+
+
+MIXED = "modelopt_mixed"
 CONFIG_FILES = {
     "awq": ("quantize_config.json", "quant_config.json"), "gptq": ("quantize_config.json",),
-    "moe_wna16": ("quantize_config.json",),
+    "moe_wna16": ("quantize_config.json",), "modelopt": ("hf_quant_config.json",),
 }
 """get_config_filenames() of the config classes that read a file of their own."""
-
-
-CONFIG_FILE_METHODS = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed")
-"""Methods without rules here that are refused for want of a config file, whatever their rules."""
 
 
 def _side_file(name: str, context: Context) -> Mapping[str, Any] | None:

@@ -1,0 +1,29 @@
+"""A quantization config that the engine does not take for one: the model is served unquantized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quantplan.dispatch.trace import Finding, Layer
+from quantplan.dispatch.vllm.context import Context
+from quantplan.dispatch.vllm.headers import quantized_modules
+from quantplan.dispatch.vllm.quant_config import quantization_config
+
+
+def unread_quantization(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    """A config without quant_method, and without the producer that stands for one."""
+    config, place = quantization_config(context.checkpoint)
+    if not layers or not config or config.get("quant_method"):
+        return
+    unquantized = all((x.method or "Unquantized").startswith("Unquantized")
+                      or x.module == "Attention" for x in layers)
+    stored = context.checkpoint.tensors is None or quantized_modules(context.checkpoint)
+    if unquantized and stored and context.deployment.quantization is None:
+        yield Finding(
+            "method name", "error", "quantization-config-unread",
+            f"{place} names no quant_method, and no producer modelopt with a quantization section "
+            "that stands for one: every layer is built in 16 bits, and loading stops at the first "
+            "scale of the checkpoint (There is no module or parameter named ...)",
+            'Give it a "quant_method" ("modelopt" for a ModelOpt file).',
+            "transformers_utils/model_arch_config_convertor.py:ModelArchConfigConvertorBase."
+            "_normalize_quantization_config")
