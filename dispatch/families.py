@@ -8,6 +8,7 @@ from typing import Any
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.layer_kinds import layer_kinds
 from quantplan.dispatch.model_sizes import model_sizes, nested
+from quantplan.dispatch.renames import read_renames
 from quantplan.dispatch.routing import routing_method
 from quantplan.dispatch.structure import TEXT, Heads, Leaf, Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -43,7 +44,7 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
         tuple(family.get("hidden_act", ())), family["source"],
         window if types is None or set(types) == {"sliding_attention"} else None,
         types, config.get("max_window_layers", family.get("max_window_layers")),
-        bool(family.get("complete")),
+        bool(family.get("complete")), read_renames(family.get("renames", ())),
     )
 
 

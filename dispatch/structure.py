@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.renames import Renames
+
 TEXT = "text"
 """The stack of layers of the language model."""
 
@@ -93,6 +95,7 @@ class Structure(NamedTuple):
     layer_types: tuple[str, ...] | None = None
     max_window_layers: int | None = None
     complete: bool = False
+    renames: tuple[Renames, ...] = ()
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""

@@ -136,6 +136,12 @@ FAMILY: Row = {
                          required=False),
     "max_window_layers": Field("int", "default of the config field of that name: the first layer "
                                "with a window; absent where every layer has it", required=False),
+    "renames": Field("list", "the class' hf_to_vllm_mapper, and those of the classes inside it",
+                     required=False, of={
+                         rule: Field("map", f"{what} -> what stands there in the engine",
+                                     required=False, of=Field("text", "the engine's"))
+                         for rule, what in (("regex", "expression"), ("substr", "part of a name"),
+                                            ("prefix", "beginning"), ("suffix", "end"))}),
     "complete": Field("flag", "every weight of the model is a leaf: its memory can be counted",
                       required=False),
     "source": Field("text", "engine version, file and class"),

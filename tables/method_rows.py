@@ -21,6 +21,9 @@ CONFIG_CLASS: Row = {
                                  "type": Field("text", "exception type"),
                                  "message": Field("text", "the engine's words"),
                              }),
+    "renamed": Field("map", "fields of dispatch/vllm whose names apply_vllm_mapper makes the "
+                     "engine's -> names, or paths when class names and re: stay", required=False,
+                     of=Field("text", "what they hold", choices=("names", "paths"))),
     "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
                       choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
                                "modelopt", "none")),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.renames import renamed
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import (
     awq,
@@ -47,6 +48,7 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     if named.resolved is None:
         return Serving(None, None, _unquantized)
     row, fields = _config_class(named, context)
+    fields = renamed(fields, row.get("renamed", {}), context.structure.renames)
     _check_capability(named.resolved, row, context)
     _check_dtype(named.resolved, row, context)
     module = _module(row)
