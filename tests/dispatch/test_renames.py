@@ -10,7 +10,7 @@ from quantplan.dispatch.renames import read_renames, rename, renamed
 QWEN3_VL = read_renames([{"prefix": {
     "model.visual.": "visual.", "lm_head.": "language_model.lm_head.",
     "model.language_model.": "language_model.model."}}])
-"""vllm 0.32.0 model_executor/models/qwen3_vl.py:Qwen3VLForConditionalGeneration.hf_to_vllm_mapper"""
+"""Qwen3VLForConditionalGeneration.hf_to_vllm_mapper (vllm 0.32.0 models/qwen3_vl.py)."""
 
 
 class Fields(NamedTuple):
