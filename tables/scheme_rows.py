@@ -33,6 +33,9 @@ SCHEME: Row = {
                                required=False),
         "marlin_input": Field("flag", "whether VLLM_MARLIN_INPUT_DTYPE applies on Marlin",
                               required=False),
+        "unpacked_when": Field("map", "facts under which no kernel is looked for: the weight is "
+                               "unpacked and multiplied in 16 bits", required=False,
+                               of=Field("any", "a value, or a list of values")),
         "whole_groups": Field("text", "when a group that straddles ranks is refused: before the "
                               "kernel is chosen, or after, with the layer's name or without words",
                               choices=("before", "after", "after_named", "assert")),

@@ -91,6 +91,11 @@ def base_facts(
     }
 
 
+def trait(table: Table, name: str) -> Any:
+    """Return what this version does where a Python rule asks: the value of a row of `traits`."""
+    return table["traits"][name]["value"]
+
+
 def refuse(  # noqa: PLR0917 - mirrors the fields of EngineError
     stage: str, kind: str, message: str, layer: str | None = None, source: str | None = None,
     hint: str | None = None, selection: Selection | None = None,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.predicates import applies, show
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_schemes import Group
@@ -25,11 +26,21 @@ def assign(row: Row, group: Group, context: Context, site: Site) -> Assignment:
     if rules["whole_groups"] == "before":
         _check_whole_groups("before", size, site)
         size = site.shard.k if size == -1 else size
+    if "unpacked_when" in rules and applies(rules["unpacked_when"], context.facts):
+        return _unpacked(row, size, site)
     act = rules.get("act_type", context.dtype)
     quant = integer_quant(site, types[str(weights.num_bits)], weights.num_bits, size, zero_points,
                           act, _humming_input(rules, group))
     return Assignment("CompressedTensorsLinearMethod", row["id"], "mixed_precision", quant,
                       act_words(act), why=_why(group, row))
+
+
+def _unpacked(row: Row, size: int, site: Site) -> Assignment:
+    _check_whole_groups(row["integer"]["whole_groups"], size, site)
+    facts = " and ".join(f"{name} is {show(name, value)}"
+                         for name, value in row["integer"]["unpacked_when"].items())
+    return Assignment("CompressedTensorsLinearMethod", row["id"], act="none",
+                      why=f"{facts}: the weight is unpacked and multiplied in 16 bits")
 
 
 def _check_arguments(row: Row, group: Group, site: Site) -> None:

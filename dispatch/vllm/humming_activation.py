@@ -1,6 +1,6 @@
 """Which activation type a Humming kernel really multiplies: the layer's own, a replacement, or 16
 bits (model_executor/layers/quantization/utils/humming/schema.py:check_and_fallback_input_schema;
-humming/schema/humming.py:is_humming_schema_compatible)."""
+humming 0.1.17 schema/humming.py:is_humming_schema_compatible)."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from quantplan.dispatch.vllm.dtype import resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts import experts_layer
 from quantplan.dispatch.vllm.findings import findings
+from quantplan.dispatch.vllm.float_kv import check_float_kv
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.patterns import (
@@ -64,6 +65,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         named = name_method(table, checkpoint, deployment, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
         readable("VLLM_BATCH_INVARIANT", facts)
+        check_float_kv(table, deployment.kv_cache_dtype, dtype)
         _check_heads(structure, deployment.tp)
         serving = serve(named, context)
     except Refusal as refusal:

@@ -17,8 +17,8 @@ LAYER_FIELDS = ("module", "method", "scheme", "family", "kernel", "mode", "n", "
                 "attn_backend", "kv_cache_dtype")
 
 
-def _rows() -> list[dict[str, Any]]:
-    with gzip.open(HERE / "vllm-0.32.0.jsonl.gz", "rt", encoding="utf-8") as file:
+def _rows(version: str) -> list[dict[str, Any]]:
+    with gzip.open(HERE / f"vllm-{version}.jsonl.gz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
@@ -31,14 +31,21 @@ def _corrected(row: dict[str, Any], corrections: dict[str, Any]) -> dict[str, An
 
 
 CORRECTIONS = json.loads((HERE / "corrections.json").read_text(encoding="utf-8"))
-ROWS = [_corrected(row, CORRECTIONS) for row in _rows()]
-KINDS = sorted({"/".join(row["id"].split("/")[:2]) for row in ROWS})
+ROWS = [_corrected(row, CORRECTIONS) for version in ("0.32.0", "0.33.0") for row in _rows(version)]
 AGREEMENT: Counter[tuple[str, bool]] = Counter()
 
 
-def _ask(case: dict[str, Any]) -> dict[str, Any]:
+def _kind(row: dict[str, Any]) -> str:
+    return "/".join((row["version"], *row["id"].split("/")[:2]))
+
+
+KINDS = sorted({_kind(row) for row in ROWS})
+
+
+def _ask(row: dict[str, Any]) -> dict[str, Any]:
+    case = row["case"]
     return explain(
-        case["config"], engine="vllm", engine_version="0.32.0", capability=case["capability"],
+        case["config"], engine="vllm", engine_version=row["version"], capability=case["capability"],
         tp=case.get("tp_size", 1), dtype=case.get("dtype"), env=case.get("env"),
         quantization=case.get("quantization"), kv_cache_dtype=case.get("kv_cache_dtype"),
         libs=case.get("libs"), linear_backend=case.get("linear_backend"),
@@ -98,8 +105,8 @@ def test_every_row_agrees(kind: str) -> None:
     attention backend and the rejected kernels are the engine's."""
     wrong = {}
     for row in ROWS:
-        if "/".join(row["id"].split("/")[:2]) == kind:
-            found = differences(_ask(row["case"]), row["expect"])
+        if _kind(row) == kind:
+            found = differences(_ask(row), row["expect"])
             AGREEMENT[kind, not found] += 1
             if found:
                 wrong[row["id"]] = found[:3]
@@ -109,8 +116,8 @@ def test_every_row_agrees(kind: str) -> None:
 def test_agreement_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Print how many rows of each kind agree; every row was asked."""
     with capsys.disabled():
-        print("\nagreement with vLLM 0.32.0, by kind:")
+        print("\nagreement with vLLM, by version and kind:")
         for kind in KINDS:
             right, wrong = AGREEMENT[kind, True], AGREEMENT[kind, False]
-            print(f"  {kind:28} {right:4} of {right + wrong}")
+            print(f"  {kind:35} {right:4} of {right + wrong}")
     assert sum(AGREEMENT.values()) in (len(ROWS), 0)
