@@ -184,14 +184,16 @@ def _module(
              **{fact: sizes.get(size) for fact, size in row.get("sizes", {}).items()},
              **{fact: config.get(field) for fact, field in row.get("reads", {}).items()
                 if config.get(field) is not None}}
+    how = family.get("embedding") if row["module"] == "VocabParallelEmbedding" else None
     if row.get("kind") == "experts":
         facts.setdefault("routing", routing_method(facts))
     return Module(
         row["path"], row["module"], split, _bias(row, config, family), leaves,
         row.get("kind", "embedding" if split == "vocab" else "linear"),
-        layers if "*" in row["path"] else (), row.get("quantized", True),
+        layers if "*" in row["path"] else (), row.get("quantized", how != "plain"),
         tuple(sizes[name] for name in row.get("parts", ())), heads, facts,
-        row.get("stack", TEXT), row.get("known_as", row["path"].removesuffix(".routed_experts")))
+        row.get("stack", TEXT), "" if how == "unnamed" else row.get(
+            "known_as", row["path"].removesuffix(".routed_experts")))
 
 
 def _bias(

@@ -119,6 +119,9 @@ FAMILY: Row = {
                          of=Field("text", "a model_type")),
     "even_heads": Field("list", "model types whose config class wants an even head_dim",
                         required=False, of=Field("text", "a model_type")),
+    "embedding": Field("text", "how the engine builds the embedding: unnamed, with the "
+                       "quantization config but without its path; plain, without either; absent: "
+                       "with both", required=False, choices=("unnamed", "plain")),
     "hidden_act": Field("list", "activations that the engine class accepts; absent: any",
                         required=False, of=Field("text", "an activation")),
     "architectures": Field("list", "names in config.json architectures",

@@ -8,12 +8,22 @@ COMPRESSED_TENSORS = Field("row", "what a config says by its formats", of={
     "activation_formats": Field("list", "formats that quantize activations",
                                 of=Field("text", "a format")),
     "source": Field("text", "engine file:symbol"),
+    "module_parents": Field("map", "linear class -> the classes it derives from, which a "
+                            "transform's target may name", of=Field(
+                                "list", "classes", of=Field("text", "a class"))),
+    "module_parents_source": Field("text", "engine file"),
+    "fused_transform": Field("row", "the method that rotates and quantizes in one step", of={
+        "method": Field("text", "the engine's class name"),
+        "scheme": Field("text", "the scheme that it serves"),
+        "head_dims": Field("list", "block sizes of the rotation", of=Field("int", "a size")),
+        "min_capability": Field("int", "capability x 10"),
+    }),
+    "fused_transform_source": Field("text", "engine file:symbol"),
 })
 
 SCHEME: Row = {
     "id": Field("text", "the engine's class name"),
     "min_capability": Field("int", "get_min_capability(), as capability x 10"),
-    "resolves": Field("flag", "whether this table covers its kernels"),
     "kernel_first": Field("flag", "its constructor chooses the kernel before the capability "
                           "of the scheme is checked", required=False),
     "when": Field("list", "facts of a config group that it fits; any one line", of=Field(

@@ -55,7 +55,8 @@ class Assignment(NamedTuple):
 
     `family` None means no kernel list (unquantized, or a method with one fixed path, whose `mode`
     is given). `quant` are the facts that the family's requirements read. `otherwise` makes
-    what is asked for when no kernel takes this.
+    what is asked for when no kernel takes this; `late` refuses what is refused once a kernel is
+    known.
     """
 
     method: str
@@ -66,6 +67,7 @@ class Assignment(NamedTuple):
     mode: str | None = None
     why: str | None = None
     otherwise: Callable[[], Assignment] | None = None
+    late: Callable[[], None] | None = None
 
 
 def base_facts(

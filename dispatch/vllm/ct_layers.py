@@ -8,17 +8,30 @@ from typing import Any
 
 from quantplan.dispatch.vllm import ct_integers, fp8, nvfp4
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.dispatch.vllm.ct_schemes import Group
+from quantplan.dispatch.vllm.ct_schemes import Group, scheme_of
 
 Row = Mapping[str, Any]
 Scheme = Callable[[Row, Group, Context, Site], Assignment]
 METHOD = "CompressedTensorsLinearMethod"
 
 
-def assign_scheme(row: Row, group: Group, context: Context, site: Site) -> Assignment:
-    """Return the assignment of a layer whose scheme is `row`, or refuse as the scheme does."""
+def assign_group(group: Group, context: Context, site: Site) -> Assignment:
+    """Return what the scheme of a config group asks of a linear layer, or refuse as it does."""
+    row = scheme_of(group, context.table, context.facts, site.path)
+    if not row.get("kernel_first"):
+        check_capability(row, context, site)
     scheme = ct_integers.assign if "integer" in row else SCHEMES[row["id"]]
     return scheme(row, group, context, site)._replace(scheme=row["id"])
+
+
+def check_capability(row: Row, context: Context, site: Site) -> None:
+    """Refuse a scheme above the GPU."""
+    if context.gpu.capability < row["min_capability"]:
+        raise refuse("layer assignment", "RuntimeError",
+                     "Quantization scheme is not supported for the current GPU. Min capability: "
+                     f"{row['min_capability']}. Current capability: {context.gpu.capability}.",
+                     site.path, row["source"],
+                     hint="No flag changes this; use another format or a newer GPU.")
 
 
 def _fp8_w8a8(row: Row, group: Group, context: Context, site: Site) -> Assignment:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import ask, found, kernels, message, only, quantization, scheme, starts
 from quantplan.dispatch.trace import Finding
-from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.errors import CheckpointError
 
 from quantplan import Explanation
 
@@ -198,16 +198,6 @@ def test_cutedsl_changes_no_choice(quant: str, chosen: tuple[str, str]) -> None:
     on, off = (ask(quant, "10.0", libs={"cutedsl": state}) for state in (True, False))
     assert first(on) == first(off) == chosen
     assert kernels(on) == kernels(off)
-
-
-def test_a_transform_is_not_known() -> None:
-    """compressed_tensors.py serves it by CompressedTensorsLinearTransformMethod."""
-    rule = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "input"}]}
-    quant = quantization("ct-fp8-w8a16", transform_config={"config_groups": {"R1": rule}})
-    with pytest.raises(NotKnownError) as raised:
-        ask(quant, "8.9")
-    assert str(raised.value) == ("compressed-tensors with transform_config. "
-                                 "CompressedTensorsLinearTransformMethod is not in the table yet.")
 
 
 @pytest.mark.parametrize("none", [None, {}])
