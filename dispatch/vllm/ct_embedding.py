@@ -56,10 +56,10 @@ def _packed(group: Group, site: Site) -> Assignment:
     if weights.strategy not in ("channel", "group") or weights.dynamic or weights.type != "int":
         raise refuse("layer assignment", "ValueError",
                      "compressed-tensors embeddings only support weight-only INT group/channel "
-                     f"(WNA16) quantization, got: {weights}", site.path, SOURCE,
+                     f"(WNA16) quantization, got: {weights}", site.module_path, SOURCE,
                      hint="Name embed_tokens and lm_head in ignore.")
     if weights.strategy == "group" and site.shard.k % (weights.group_size or 1):
-        raise refuse("shapes under TP", "AssertionError", "", site.path, SOURCE)
+        raise refuse("shapes under TP", "AssertionError", "", site.module_path, SOURCE)
     return Assignment("CompressedTensorsEmbeddingWNA16Int",
                       why="its rows are dequantized when they are looked up")
 

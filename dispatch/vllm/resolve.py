@@ -177,7 +177,7 @@ def _check_division(context: Context, site: Site) -> None:
         if site.module.split in ("row", "vocab"):
             whole = site.shard.k_full if site.module.split == "row" else site.shard.n_full
             text = f"{whole} is not divisible by {context.deployment.tp}"
-        raise refuse("shapes under TP", "AssertionError", text, site.path,
+        raise refuse("shapes under TP", "AssertionError", text, site.module_path,
                      "model_executor/layers/linear.py",
                      hint="Choose a tensor parallel size that divides this layer.")
     structure = context.structure
