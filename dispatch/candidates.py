@@ -47,13 +47,16 @@ def order(table: Row, family: Row, facts: Facts) -> tuple[list[str], list[Step]]
     steps: list[Step] = []
     promotion = table["promotion"]
     if facts["gpu.capability"] in promotion["capabilities"]:
-        names = _promote(names, promotion, steps)
+        names = promote(names, promotion, steps)
     return _filter_backend(table, family, names, facts["flag.linear_backend"], steps), steps
 
 
-def _promote(names: list[str], promotion: Row, steps: list[Step]) -> list[str]:
-    first = next((n for n in names if promotion["move"] in n), None)
-    before = next((n for n in names if promotion["before"] in n), None)
+def promote(names: list[str], promotion: Row, steps: list[Step]) -> list[str]:
+    """Return the names, the first that holds `move` right in front of the first that holds
+    `before`, in any case (priority.py:prioritize_humming)."""
+    move, before_this = promotion["move"].lower(), promotion["before"].lower()
+    first = next((n for n in names if move in n.lower()), None)
+    before = next((n for n in names if before_this in n.lower()), None)
     if first is None or before is None or names.index(first) < names.index(before):
         return names
     rest = [n for n in names if n != first]

@@ -89,7 +89,9 @@ class Deployment:
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
     linear_backend: str = "auto"
-    moe_backend: str | None = None
+    moe_backend: str = "auto"
+    expert_parallel: bool = False
+    dp: int = 1
     allow_deprecated_quantization: bool = False
     trust_remote_code: bool = False
     env: Mapping[str, str] = field(default_factory=dict)

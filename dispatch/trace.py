@@ -94,7 +94,11 @@ class Selection(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One engine layer (after fusing), sizes per rank, or an attention layer (n and k None)."""
+    """One engine layer (after fusing), sizes per rank, or attention or experts (n and k None).
+
+    `moe_backend` is the backend of routed experts (UNKNOWN where facts that are not known decide),
+    None for other layers; `weights` counts their weights on one rank.
+    """
 
     path: str
     module: str
@@ -109,6 +113,8 @@ class Layer(NamedTuple):
     attn_backend: str | None = None
     kv_cache_dtype: str | None = None
     why: str | None = None
+    moe_backend: str | None = None
+    weights: int = 0
 
     @property
     def kernel(self) -> str | None:

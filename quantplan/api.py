@@ -51,6 +51,8 @@ def explain(
     libs: Mapping[str, bool | str | None] | None = None,
     linear_backend: str | None = None,
     moe_backend: str | None = None,
+    enable_expert_parallel: bool = False,
+    dp: int = 1,
     allow_deprecated_quantization: bool = False,
     trust_remote_code: bool = False,
     tensors: Mapping[str, Any] | None = None,
@@ -72,7 +74,8 @@ def explain(
     checked(model=model, engine=engine, engine_version=engine_version, gpu=gpu,
             capability=capability, dtype=dtype, quantization=quantization,
             kv_cache_dtype=kv_cache_dtype, env=env, libs=libs, linear_backend=linear_backend,
-            moe_backend=moe_backend, tensors=tensors, side_files=side_files, revision=revision,
+            moe_backend=moe_backend, enable_expert_parallel=enable_expert_parallel,
+            tensors=tensors, side_files=side_files, revision=revision,
             allow_deprecated_quantization=allow_deprecated_quantization,
             trust_remote_code=trust_remote_code, as_format=as_format,
             assume_nearest=assume_nearest)
@@ -81,7 +84,8 @@ def explain(
     deployment = Deployment(
         tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
         kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=backend_name(linear_backend),
-        moe_backend=moe_backend, allow_deprecated_quantization=allow_deprecated_quantization,
+        moe_backend=backend_name(moe_backend), expert_parallel=enable_expert_parallel,
+        dp=parallel_size(dp, "dp"), allow_deprecated_quantization=allow_deprecated_quantization,
         trust_remote_code=trust_remote_code,
         env=dict(env or {}), libs=dict(libs or {}))
     device = open_gpu(gpu, capability)

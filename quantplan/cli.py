@@ -71,6 +71,11 @@ assume_nearest = click.option(
               help="Repeatable; default: every engine with a table, its default version.")
 @assume_nearest
 @click.option("--linear-backend", default="auto", metavar="NAME", show_default=True)
+@click.option("--moe-backend", default="auto", metavar="NAME", show_default=True)
+@click.option("--enable-expert-parallel", "--ep", is_flag=True,
+              help="Whole experts on every rank.")
+@click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
+              help="Data parallel size.")
 @click.option("--allow-deprecated-quantization", is_flag=True)
 @click.option("--trust-remote-code", is_flag=True,
               help="As the engine's flag: go on where the checkpoint needs config code of its own; "

@@ -22,8 +22,8 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
                          hint="The JSON has every candidate of every layer.")
     asked = {name: options[name] for name in (
         "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-        "allow_deprecated_quantization", "trust_remote_code", "revision", "as_format",
-        "assume_nearest")}
+        "moe_backend", "enable_expert_parallel", "dp", "allow_deprecated_quantization",
+        "trust_remote_code", "revision", "as_format", "assume_nearest")}
     asked["env"] = _pairs(options["env"], "--env", "KEY=VALUE")
     asked["libs"] = _libs(options["libs"])
     found = [explain(options["model"], engine=name, engine_version=version, **asked)

@@ -20,11 +20,11 @@ def checked(**options: Any) -> None:
             raise UsageError(name, wanted=wanted, found=kind(value))
 
 
-def parallel_size(tp: int) -> int:
-    """Return the tensor parallel size; raise UsageError outside 1 to 1024."""
-    if type(tp) is not int or not 1 <= tp <= 1024:
-        raise UsageError("--tp", wanted="a whole number from 1 to 1024", found=kind(tp))
-    return tp
+def parallel_size(size: int, name: str = "tp") -> int:
+    """Return a parallel size; raise UsageError outside 1 to 1024."""
+    if type(size) is not int or not 1 <= size <= 1024:
+        raise UsageError(f"--{name}", wanted="a whole number from 1 to 1024", found=kind(size))
+    return size
 
 
 def engine_named(text: str, option: str = "") -> tuple[str, str | None]:
@@ -96,7 +96,8 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "libs": ("a mapping of text to true, false, 'installed' or None", _states),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
-    **dict.fromkeys(("allow_deprecated_quantization", "trust_remote_code", "assume_nearest"),
+    **dict.fromkeys(("allow_deprecated_quantization", "trust_remote_code", "assume_nearest",
+                     "enable_expert_parallel"),
                     ("true or false", lambda value: isinstance(value, bool))),
 }
 """Option -> what its value must be, in words and as a test."""

@@ -53,6 +53,10 @@ def _question(shown: Shown) -> str:
         words.append(f"--kv-cache-dtype {deployment.kv_cache_dtype}")
     if deployment.linear_backend != "auto":
         words.append(f"--linear-backend {deployment.linear_backend}")
+    if deployment.moe_backend != "auto":
+        words.append(f"--moe-backend {deployment.moe_backend}")
+    words += ["--enable-expert-parallel"] if deployment.expert_parallel else []
+    words += [f"dp {deployment.dp}"] if deployment.dp > 1 else []
     words += [f"--env {name}={value}" for name, value in deployment.env.items()]
     states = {state: word for word, state in LIB_STATES.items()}
     words += [f"--lib {name}={states[state]}" for name, state in deployment.libs.items()]
@@ -76,14 +80,15 @@ def _verdict(trace: Trace) -> str:
 
 
 def mode_lines(trace: Trace) -> list[list[str]]:
-    """Return, per mode of the linear layers, what runs and why, then what that buys; the mode with
-    most weights first."""
+    """Return, per mode of linear layers and experts, what runs and why, then what that buys; the
+    mode with most weights first."""
     weights: dict[str, int] = {}
     example: dict[str, Layer] = {}
     for layer in trace.layers:
         if layer.module not in ("Attention", "VocabParallelEmbedding", "ParallelLMHead"):
             mode = _mode(layer, trace)
-            weights[mode] = weights.get(mode, 0) + (layer.n or 0) * (layer.k or 0)
+            count = layer.weights or (layer.n or 0) * (layer.k or 0)
+            weights[mode] = weights.get(mode, 0) + count
             example.setdefault(mode, layer)
     return [_mode_line(mode, example[mode])
             for mode in sorted(weights, key=lambda m: -weights[m])]

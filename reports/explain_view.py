@@ -46,7 +46,7 @@ def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
     found: dict[tuple[Any, ...], tuple[Layer, list[int]]] = {}
     for layer in layers:
         key = (star_path(layer), layer.n, layer.k, layer.method, layer.scheme, layer.mode,
-               layer.act, id(layer.selection), layer.kv_cache_dtype, layer.why)
+               layer.act, id(layer.selection), layer.kv_cache_dtype, layer.why, layer.moe_backend)
         row = found.setdefault(key, (layer, []))
         if layer.layer_index is not None:
             row[1].append(layer.layer_index)
@@ -75,8 +75,9 @@ def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
     return {
         "tp": deployment.tp, "dtype": trace.dtype, "dtype_requested": deployment.dtype,
         "quantization": deployment.quantization, "kv_cache_dtype": deployment.kv_cache_dtype,
-        "linear_backend": deployment.linear_backend, "env": dict(deployment.env),
-        "libs": dict(deployment.libs),
+        "linear_backend": deployment.linear_backend, "moe_backend": deployment.moe_backend,
+        "expert_parallel": deployment.expert_parallel, "dp": deployment.dp,
+        "env": dict(deployment.env), "libs": dict(deployment.libs),
     }
 
 
@@ -101,11 +102,13 @@ def _error(error: EngineError | None) -> dict[str, Any] | None:
 def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> dict[str, Any]:
     selection = layer.selection
     attention = layer.attn_backend is not None
+    bare = attention or layer.moe_backend is not None
     row = {
         "path": star_path(layer), "indices": indices, "module": layer.module, "n": layer.n,
         "k": layer.k, "method": layer.method, "scheme": layer.scheme,
-        "family": None if attention or not selection or selection.pinned else selection.family,
-        "kernel": None if attention else layer.kernel, "mode": layer.mode, "act": layer.act,
+        "family": None if bare or not selection or selection.pinned else selection.family,
+        "kernel": None if bare else layer.kernel,
+        "mode": None if layer.moe_backend else layer.mode, "act": layer.act,
         "why": layer.why,
         "steps": [dict(step._asdict()) for step in selection.steps] if selection else [],
         "alternatives": _alternatives(selection),
@@ -114,6 +117,9 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
     }
     if attention:
         row |= {"attn_backend": layer.attn_backend, "kv_cache_dtype": layer.kv_cache_dtype}
+    if selection and layer.moe_backend is not None:
+        row["experts"] = {"class": selection.kernel, "backend": layer.moe_backend,
+                          "mode": layer.mode, "family": selection.family}
     return row
 
 

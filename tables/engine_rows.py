@@ -10,39 +10,12 @@ from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.load import read_table
 from quantplan.tables.method_rows import METHODS
 from quantplan.tables.modelopt_rows import modelopt
+from quantplan.tables.moe_rows import MOE_FIELDS, MOE_KEYED, whole_rows
 from quantplan.tables.overlay import CHANGE
+from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, SCHEME
 from quantplan.tables.versions import known_version
-
-PREDICATE_FIELDS: Row = {
-    "min": Field("number", "the fact must be at least this", required=False),
-    "max": Field("number", "the fact must be at most this", required=False),
-    "equals": Field("scalar", "the fact must be this", required=False),
-    "not_equals": Field("scalar", "the fact must not be this", required=False),
-    "in": Field("list", "the fact must be one of these", required=False,
-                of=Field("scalar", "an allowed value")),
-    "not_in": Field("list", "the fact must be none of these", required=False,
-                    of=Field("scalar", "a forbidden value")),
-    "multiple_of": Field("int", "the fact must be a multiple of this", required=False),
-    "divides": Field("text", "the fact must divide the named fact", required=False),
-}
-
-REQUIREMENT: Row = {
-    "fact": Field("text", "the fact that is tested, such as gpu.capability or layer.k"),
-    **PREDICATE_FIELDS,
-    "when": Field("map", "facts that must have these values for the row to apply",
-                  required=False, of=Field("any", "a value, or a list of values")),
-    "says": Field("text", "the engine's own words on failure; {fact} is filled in",
-                  required=False),
-    "source": Field("text", "engine file:symbol, when not that of the kernel", required=False),
-    "because": Field("text", "why the engine asks this", required=False),
-    "plain": Field("text", "what failing means, in a sentence for people; {fact} is filled in",
-                   required=False),
-}
-
-_REQUIREMENTS = Field("list", "requirements, in the engine's order", required=False,
-                      of=REQUIREMENT)
 
 KERNEL: Row = {
     "id": Field("text", "the engine's class name"),
@@ -61,8 +34,8 @@ KERNEL: Row = {
     "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
     "base": Field("text", "first of two kernels that it dispatches to", required=False),
     "fallback": Field("text", "second of two kernels that it dispatches to", required=False),
-    "supported": _REQUIREMENTS,
-    "implement": _REQUIREMENTS,
+    "supported": REQUIREMENTS,
+    "implement": REQUIREMENTS,
 }
 
 FAMILY: Row = {
@@ -128,8 +101,9 @@ ENGINE_DOCUMENT: Row = {
     }),
     "environment": Field("list", "environment variables that selection reads", of={
         "id": Field("text", "the variable; the fact is env.ID"),
-        "type": Field("text", "how it is read: flag is a whole number, object is JSON, names a "
-                      "comma-separated list", choices=("flag", "text", "names", "object")),
+        "type": Field("text", "how it is read: flag is a whole number, word is true or 1 in any "
+                      "case, object is JSON, names a comma-separated list",
+                      choices=("flag", "word", "text", "names", "object")),
         "default": Field("scalar", "value when it is not set"),
         "choices": Field("list", "accepted values of a text variable", required=False,
                          of=Field("text", "a value")),
@@ -174,6 +148,7 @@ ENGINE_DOCUMENT: Row = {
                              required=False, of=REQUIREMENT),
         }),
     }),
+    **MOE_FIELDS,
     "kv_cache_dtypes": Field("list", "--kv-cache-dtype choices", of=Field("text", "a dtype")),
     "kv_cache_source": Field("text", "engine file:symbol"),
     "model_types": Field("row", "model types that have a config class", of={
@@ -208,7 +183,7 @@ OVERLAY_DOCUMENT: Row = {
 """A file of a version that extends another one."""
 
 KEYED = ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
-         "config_classes", "schemes", "families", "kernels")
+         "config_classes", "schemes", "families", "kernels", *MOE_KEYED)
 
 
 @cache
@@ -220,5 +195,5 @@ def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     """
     table = dict(read_table(f"engines/{engine}/{known_version(engine, version)}"))
     for name in KEYED:
-        table[name] = {row["id"]: row for row in table[name]}
+        table[name] = {row["id"]: row for row in whole_rows(table[name])}
     return table

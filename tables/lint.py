@@ -16,6 +16,7 @@ from quantplan.tables.load import (
     table_names,
 )
 from quantplan.tables.mode_rows import modes
+from quantplan.tables.moe_laws import MOE_FACTS, MOE_LAWS, moe_conditions, moe_requirements
 
 Engine = Mapping[str, Any]
 Law = Callable[[Engine], Iterator[str]]
@@ -43,7 +44,7 @@ def check_table(name: str) -> list[str]:
         value = parse_table(name, *read_sources(name))
     except TableError as error:
         return [str(error)]
-    laws = ENGINE_LAWS if name.startswith("engines/") else ()
+    laws = (*ENGINE_LAWS, *MOE_LAWS) if name.startswith("engines/") else ()
     found = [f"tables/{name}.yaml: {violation}" for law in laws for violation in law(value)]
     return found + list(stale_compiled(name))
 
@@ -120,6 +121,7 @@ def _conditions(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for family in engine["families"]:
         for row in family.get("pins", ()):
             yield f"families[{family['id']}].pins", row["when"]
+    yield from moe_conditions(engine)
 
 
 def placeholders_are_facts(engine: Engine) -> Iterator[str]:
@@ -203,11 +205,13 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for phase in ("requires", "refuses"):
             for position, row in enumerate(backend.get(phase, ())):
                 yield f"attention[{backend['id']}].{phase}[{position}]", row
+    yield from moe_requirements(engine)
 
 
-FACTS = {
-    "gpu.capability", "gpu.family", "gpu.name", "gpu.capability_text", "gpu.below_80",
-    "gpu.fp8_tensor_cores", "gpu.prefers_humming", "flag.linear_backend",
+FACTS = MOE_FACTS | {
+    "gpu.platform", "gpu.capability", "gpu.family", "gpu.name", "gpu.capability_text",
+    "gpu.below_80",
+    "gpu.fp8_tensor_cores", "gpu.prefers_humming", "flag.linear_backend", "flag.moe_backend",
     "dtype.model", "model.type", "layer.n", "layer.k", "layer.n_full", "layer.k_full",
     "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",

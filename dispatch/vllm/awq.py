@@ -29,6 +29,7 @@ class AwqFields(NamedTuple):
     zero_point: bool
     lm_head: bool
     skipped: tuple[str, ...]
+    config: Config
 
 
 def read(config: Config, context: Context) -> AwqFields:
@@ -45,7 +46,8 @@ def read(config: Config, context: Context) -> AwqFields:
         raise CheckpointError("quantization config: group_size", wanted="-1 or a positive number",
                               found=str(group))
     skipped = skipped or tuple(unquantized_modules(context.checkpoint))
-    return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), skipped)
+    return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), skipped,
+                     config)
 
 
 def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:

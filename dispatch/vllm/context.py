@@ -27,7 +27,7 @@ class Context(NamedTuple):
     deployment: Deployment
     dtype: str
     facts: Mapping[str, Any]
-    walks: dict[Any, Selection]
+    walks: dict[Any, Any]
 
 
 class Site(NamedTuple):
@@ -78,6 +78,7 @@ def base_facts(
     Raises UsageError for an unknown library.
     """
     return {
+        "gpu.platform": "cuda",
         "gpu.capability": gpu.capability,
         "gpu.family": gpu.capability // 10 * 10,
         "gpu.name": gpu.name,
@@ -86,6 +87,7 @@ def base_facts(
         "gpu.fp8_tensor_cores": gpu.capability >= FP8_TENSOR_CORES_MIN,
         "gpu.prefers_humming": gpu.capability in table["promotion"]["capabilities"],
         "flag.linear_backend": deployment.linear_backend,
+        "flag.moe_backend": deployment.moe_backend,
         "dtype.model": dtype,
         "model.type": str(checkpoint.text_config.get("model_type", "")),
         **library_facts(table["libraries"], deployment),

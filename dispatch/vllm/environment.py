@@ -81,7 +81,8 @@ def _object(value: str) -> Any:
 
 
 READERS: Mapping[str, Callable[[str], Any]] = {
-    "flag": _number, "text": str, "object": _object,
+    "flag": _number, "word": lambda value: value.lower() in ("true", "1"), "text": str,
+    "object": _object,
 }
 """Type of a variable's row -> how its text is read."""
 

@@ -24,6 +24,7 @@ class Fp8Fields(NamedTuple):
     static: bool
     ignored: tuple[str, ...]
     block: tuple[int, int] | None
+    store_dtype: str | None
 
 
 def read(config: Config, context: Context) -> Fp8Fields:
@@ -35,7 +36,8 @@ def read(config: Config, context: Context) -> Fp8Fields:
     if block is not None:
         _check_block(block, scheme)
     ignored = names(config, "ignored_layers", "modules_to_not_convert")
-    return Fp8Fields(scheme == "static", ignored, tuple(block) if block else None)
+    return Fp8Fields(scheme == "static", ignored, tuple(block) if block else None,
+                     config.get("store_dtype"))
 
 
 def _check_block(block: Any, scheme: str) -> None:

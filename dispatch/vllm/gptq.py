@@ -35,6 +35,7 @@ class GptqFields(NamedTuple):
     lm_head: bool
     dynamic: Mapping[str, Any]
     quantized: frozenset[str]
+    config: Config
 
 
 def read(config: Config, context: Context) -> GptqFields:
@@ -47,7 +48,7 @@ def read(config: Config, context: Context) -> GptqFields:
     quantized = names(config, "modules_in_block_to_quantize", nested=True) or quantized_modules(
         context.checkpoint)
     return GptqFields(bits, group, sym, bool(config.get("lm_head")), dynamic,
-                      frozenset(quantized))
+                      frozenset(quantized), config)
 
 
 def check_desc_act(desc_act: Any, group: Any, dynamic: Mapping[str, Any]) -> None:
@@ -81,7 +82,7 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
     if is_head and not (site.name == "lm_head" and fields.lm_head):
         return None
     quantized = _is_quantized(site.path, fields.quantized, context)
-    rule = _dynamic_rule(fields.dynamic, site.path)
+    rule = dynamic_rule(fields.dynamic, site.path)
     if rule is None or not quantized:
         marlin_input_dtype(context, site)
         method = "UnquantizedEmbeddingMethod" if is_head else "UnquantizedLinearMethod"
@@ -93,9 +94,8 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
 def _kernel_list(
     fields: GptqFields, rule: Mapping[str, Any], context: Context, site: Site
 ) -> Assignment:
-    bits, group = rule.get("bits", fields.bits), rule.get("group_size", fields.group)
-    sym = rule["sym"] if isinstance(rule.get("sym"), bool) else fields.sym
-    weight_type = _weight_type(bits, sym, "layer assignment", site.path)
+    bits, group, sym = overridden(fields, rule, site.path)
+    weight_type = WEIGHT_TYPES[bits, sym]
     reason = marlin_unsupported(context.gpu.capability, weight_type, group, False)
     if reason:
         raise refuse("layer assignment", "ValueError", reason, site.path,
@@ -107,7 +107,16 @@ def _kernel_list(
     return Assignment("AutoGPTQLinearMethod", None, "mixed_precision", quant, act_words(act))
 
 
-def _dynamic_rule(dynamic: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
+def overridden(fields: GptqFields, rule: Mapping[str, Any], path: str) -> tuple[int, int, bool]:
+    """Return bits, group size and symmetry of a layer after its `dynamic` rule, or refuse
+    (gptq_utils.py:override_config)."""
+    bits, group = rule.get("bits", fields.bits), rule.get("group_size", fields.group)
+    sym = rule["sym"] if isinstance(rule.get("sym"), bool) else fields.sym
+    _weight_type(bits, sym, "layer assignment", path)
+    return bits, group, sym
+
+
+def dynamic_rule(dynamic: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
     """Return the first matching rule, {} when none matches, None when a -: rule skips the layer."""
     for pattern, rule in dynamic.items():
         if pattern.startswith("-:"):

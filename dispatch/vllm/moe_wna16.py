@@ -35,9 +35,10 @@ def compatible(config: Config, capability: int, awq_min: int) -> bool:
 
 def read(config: Config, context: Context) -> MoeWna16Fields:
     """Return the fields of the checkpoint under moe_wna16, or refuse as its constructor does."""
+    method = need(config, "quant_method")
     need(config, "bits")
     need(config, "group_size")
-    if str(config["quant_method"]).lower() == "gptq":
+    if str(method).lower() == "gptq":
         need(config, "sym")
         return MoeWna16Fields(gptq, config, ())
     need(config, "zero_point")

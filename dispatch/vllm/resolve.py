@@ -32,7 +32,7 @@ from quantplan.dispatch.vllm.context import (
 )
 from quantplan.dispatch.vllm.dtype import resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
-from quantplan.dispatch.vllm.experts import experts_layer
+from quantplan.dispatch.vllm.experts.layer import experts_layer
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.float_kv import check_float_kv
 from quantplan.dispatch.vllm.mode import mode_of
@@ -67,6 +67,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         readable("VLLM_BATCH_INVARIANT", facts)
         check_float_kv(table, deployment.kv_cache_dtype, dtype)
         _check_heads(structure, deployment.tp)
+        _check_experts(structure, deployment.expert_parallel)
         serving = serve(named, context)
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, None)
@@ -129,7 +130,14 @@ def _check_flags(table: Table, deployment: Deployment) -> None:
     if backend != "auto" and backend not in table["linear_backends"]:
         raise UsageError(f"--linear-backend {backend}",
                          wanted="auto, " + ", ".join(table["linear_backends"]))
+    _check_moe_flag(table, deployment)
     check_kv_flag(table, deployment.kv_cache_dtype)
+
+
+def _check_moe_flag(table: Table, deployment: Deployment) -> None:
+    if deployment.moe_backend not in table["moe_backends"]:
+        raise UsageError(f"--moe-backend {deployment.moe_backend}",
+                         wanted=", ".join(table["moe_backends"]))
 
 
 def _check_heads(structure: Structure, tp: int) -> None:
@@ -140,6 +148,15 @@ def _check_heads(structure: Structure, tp: int) -> None:
                      f"parallel size ({tp}).", None,
                      "config/model.py:ModelConfig.verify_with_parallel_config",
                      hint="Choose a tensor parallel size that divides the heads.")
+
+
+def _check_experts(structure: Structure, expert_parallel: bool) -> None:
+    if expert_parallel and not any(m.kind == "experts" for m in structure.modules):
+        raise refuse("config fields", "ValidationError",
+                     "Number of experts in the model must be greater than 0 when expert "
+                     "parallelism is enabled.", None,
+                     "config/model.py:ModelConfig._verify_with_expert_parallelism",
+                     hint="Drop --enable-expert-parallel.")
 
 
 def _check_windows(structure: Structure) -> None:

@@ -19,12 +19,16 @@ from quantplan.dispatch.vllm import (
     online,
 )
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.experts import online as online_experts
+from quantplan.dispatch.vllm.experts.methods import experts_plan
+from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod
 from quantplan.tables.errors import NotKnownError
 
 After = Callable[[Context, Site, Assignment, Selection], Assignment]
 Assign = Callable[[Site], "Assignment | None"]
+AssignExperts = Callable[[Experts], Plan]
 
 
 class Serving(NamedTuple):
@@ -34,6 +38,7 @@ class Serving(NamedTuple):
     config_class: str | None
     min_capability: int | None
     assign: Assign
+    assign_experts: AssignExperts
     after: After | None = None
     kv_method: str | None = None
     kv_scheme: Mapping[str, Any] | None = None
@@ -46,7 +51,7 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     """Return what serves the named method; refuses at the config's fields, the capability gate and
     the activation dtype, in that order."""
     if named.resolved is None:
-        return Serving(None, None, _unquantized)
+        return Serving(None, None, _unquantized, lambda experts: unquantized())
     row, fields = _config_class(named, context)
     fields = renamed(fields, row.get("renamed", {}), context.structure.renames)
     _check_capability(named.resolved, row, context)
@@ -55,11 +60,14 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     if module is None:
         method = named.resolved
         return Serving(row["id"], row["min_capability"],
-                       lambda site: online.assign(method, context, site), online.after_selection)
+                       lambda site: online.assign(method, context, site),
+                       lambda experts: online_experts.plan(method, experts),
+                       online.after_selection)
     after = getattr(module, "after_selection", None)
     kv_method = getattr(fields, "kv_method", row.get("kv_method"))
     return Serving(row["id"], row["min_capability"],
-                   lambda site: module.assign(fields, context, site), after,
+                   lambda site: module.assign(fields, context, site),
+                   lambda experts: experts_plan(row["resolves"], row["id"], fields, experts), after,
                    kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
                    _ignore(fields, named.config or {}), getattr(fields, "excluded", ()))
 

@@ -17,7 +17,7 @@ from quantplan.dispatch.predicates import (
     predicate_of,
     show,
 )
-from quantplan.tables.engine_rows import PREDICATE_FIELDS
+from quantplan.tables.requirement_rows import PREDICATE_FIELDS
 
 Row = dict[str, Any]
 

@@ -21,6 +21,7 @@ from quantplan.tables.load import (
     table_names,
     write_compiled,
 )
+from quantplan.tables.moe_rows import whole_rows
 from quantplan.tables.strict_yaml import load_strict
 
 VLLM = "engines/vllm/0.32.0"
@@ -229,6 +230,7 @@ def test_compiling_a_bad_table_writes_nothing_for_it(folder: Path) -> None:
 def test_an_engine_table_is_keyed_by_id_in_the_table_s_order() -> None:
     raw, keyed = read_table(VLLM), load_engine("vllm", "0.32.0")
     for name in KEYED:
-        assert list(keyed[name].items()) == [(row["id"], row) for row in raw[name]]
+        assert list(keyed[name].items()) == [
+            (row["id"], row) for row in whole_rows(raw[name])]
     assert {name: keyed[name] for name in raw if name not in KEYED} == {
         name: raw[name] for name in raw if name not in KEYED}

@@ -1,0 +1,129 @@
+"""AWQ, GPTQ and moe_wna16 experts: weights of 4 or 8 bits, 16-bit activations
+(model_executor/layers/quantization/auto_awq.py, auto_gptq.py, moe_wna16.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.predicates import PASS, evaluate
+from quantplan.dispatch.trace import EngineError, Refusal
+from quantplan.dispatch.vllm import awq, gptq, moe_wna16
+from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.vllm.experts.ignore import part_named
+from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
+from quantplan.dispatch.vllm.fields import Config
+from quantplan.dispatch.vllm.integers import marlin_input_dtype
+
+SYMMETRY = {True: "symmetric", False: "asymmetric"}
+HALVED_MIN = 32
+"""moe_wna16.py:MoeWNA16Method.create_weights."""
+AWQ_SOURCE = "model_executor/layers/quantization/auto_awq.py:AutoAWQMoEMethod"
+GPTQ_SOURCE = "model_executor/layers/quantization/auto_gptq.py:AutoGPTQMoEMethod"
+WNA16_SOURCE = "model_executor/layers/quantization/moe_wna16.py:MoeWNA16Method"
+
+
+def integer_facts(
+    layout: str, group: int, zero_points: bool, bias: bool, group_scales: bool = False
+) -> dict[str, Any]:
+    """Return what the list int_wna16 reads of a layer."""
+    return {"quant.layout": layout, "quant.group_size": group, "quant.may_have_bias": bias,
+            "quant.may_have_zero_points": zero_points, "quant.group_scales": group_scales}
+
+
+def marlin_fits(experts: Experts, group: int) -> bool:
+    """Return whether Marlin takes the experts' sizes and this group
+    (marlin_utils.py:check_moe_marlin_supports_config)."""
+    backends = experts.context.table["experts_lists"]["int_wna16"]["backends"]
+    rows = next(backend["requires"] for backend in backends if backend["id"] == "MARLIN")
+    facts = {**experts.facts, "quant.layout": "", "quant.group_size": group}
+    checks = (evaluate(row, facts, "MARLIN", "") for row in rows)
+    return all(check is None or check.verdict == PASS for check in checks)
+
+
+def awq_plan(fields: awq.AwqFields, experts: Experts) -> Plan:
+    """Return the plan of experts in an AWQ checkpoint."""
+    if part_named(experts.prefix, fields.skipped):
+        return unquantized("named in modules_to_not_convert, or stored in 16 bits")
+    if not marlin_fits(experts, fields.group):
+        return _wna16_again({**fields.config, "quant_method": "awq"}, experts)
+    return Plan("AutoAWQMoEMethod", "int_wna16", "kInt4Static", quant=integer_facts(
+        "AutoAWQConfig", fields.group, fields.zero_point, True), after=_check_awq)
+
+
+def _check_awq(experts: Experts, backend: str | None, name: str) -> None:
+    """Nothing of AutoAWQMoEMethod's constructor or weights is refused but whole-row groups."""
+    del backend, name
+
+
+def gptq_plan(fields: gptq.GptqFields, experts: Experts) -> Plan:
+    """Return the plan of experts in a GPTQ checkpoint; the base group decides about Marlin, then
+    `dynamic` rules apply. The list of quantized modules is not asked."""
+    if not marlin_fits(experts, fields.group):
+        return _wna16_again(fields.config, experts)
+    rule = gptq.dynamic_rule(fields.dynamic, experts.prefix)
+    if rule is None:
+        return unquantized("skipped by a dynamic rule")
+    bits, group, sym = gptq.overridden(fields, rule, experts.prefix)
+    weight = "kInt4Static" if bits == 4 else "kInt8Static"
+
+    def after(experts: Experts, backend: str | None, name: str) -> None:
+        if marlin_input_dtype(experts.context, experts.site) and bits != 8:
+            raise refuse("layer assignment", "AssertionError",
+                         "W8A8-INT8 is not supported by marlin kernel.", experts.prefix,
+                         f"{GPTQ_SOURCE}.create_weights",
+                         hint="Unset VLLM_MARLIN_INPUT_DTYPE for 4-bit experts.")
+
+    return Plan("AutoGPTQMoEMethod", "int_wna16", weight, quant=integer_facts(
+        "AutoGPTQConfig", group, not sym, True), after=after)
+
+
+def wna16_plan(fields: moe_wna16.MoeWna16Fields, experts: Experts) -> Plan:
+    """Return the plan of experts under --quantization moe_wna16."""
+    if part_named(experts.prefix, fields.skipped):
+        return unquantized("named in modules_to_not_convert")
+    config = fields.config
+    zero_points = not config["sym"] if fields.linear is gptq else bool(config["zero_point"])
+    return _wna16(config["bits"], config["group_size"], zero_points, experts)
+
+
+def _wna16_again(config: Config, experts: Experts) -> Plan:
+    """Return the plan of experts whose sizes Marlin does not take: the config is read anew as
+    MoeWNA16Config."""
+    try:
+        fields = moe_wna16.read(config, experts.context)
+    except Refusal as refusal:
+        raise Refusal(_at(refusal.error, experts)) from None
+    return wna16_plan(fields, experts)._replace(why="Marlin does not take these sizes or groups")
+
+
+def _at(error: EngineError, experts: Experts) -> EngineError:
+    return error._replace(type="ValueError", layer=experts.prefix, stage="layer assignment")
+
+
+def _wna16(bits: int, group: int, zero_points: bool, experts: Experts) -> Plan:
+    if bits not in (4, 8):
+        raise refuse("layer assignment", "ValueError",
+                     "MoeWNA16Method only supports int4 and int8 now.", experts.prefix,
+                     WNA16_SOURCE)
+    weight = "kInt8Static" if bits == 8 else "kInt4Static32" if group == 32 else "kInt4Static"
+
+    def after(experts: Experts, backend: str | None, name: str) -> None:
+        _check_halved(group, experts)
+
+    return Plan("MoeWNA16Method", "int_wna16", weight, quant=integer_facts(
+        "MoeWNA16Config", group, zero_points, False), after=after)
+
+
+def _check_halved(group: int, experts: Experts) -> None:
+    """Refuse a group that does not divide the sizes when halved down to 32."""
+    facts = experts.facts
+    while facts["moe.shard"] % group or facts["moe.hidden"] % group:
+        group //= 2
+        if group < HALVED_MIN:
+            raise refuse("shapes under TP", "AssertionError", "", experts.prefix,
+                         f"{WNA16_SOURCE}.create_weights",
+                         hint="Use a tensor parallel size that leaves groups of 32 or more.")
+
+
+PLANS: Mapping[str, Any] = {"awq": awq_plan, "gptq": gptq_plan, "moe_wna16": wna16_plan}

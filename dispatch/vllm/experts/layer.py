@@ -1,0 +1,100 @@
+"""One RoutedExperts layer: its method, the walk over its backends, and what it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantplan.dispatch.candidates import check_readable
+from quantplan.dispatch.predicates import applies, fill
+from quantplan.dispatch.trace import Layer, Refusal
+from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.vllm.experts.facts import experts_of
+from quantplan.dispatch.vllm.experts.order import BackendError
+from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Facts, Plan
+from quantplan.dispatch.vllm.experts.walk import Walked, walk
+from quantplan.dispatch.vllm.serving import Serving
+
+UNKNOWN = "unknown"
+"""Stands for the backend where facts that are not known decide."""
+
+
+def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
+    """Return the routed experts at `site`, or refuse as the engine does."""
+    experts = experts_of(context, site)
+    plan = serving.assign_experts(experts) if site.module.quantized else Plan(
+        "UnquantizedFusedMoEMethod", why="built without the quantization config")
+    walked = _walk(experts, plan)
+    selection = walked.selection
+    if walked.error:
+        raise _refusal(experts, plan, walked.error, walked)
+    mode = None
+    if selection.kernel is not None:
+        if plan.after:
+            plan.after(experts, walked.backend, selection.kernel)
+        mode = _mode(plan, walked, {**context.facts, **experts.facts, **plan.quant}, context.table)
+    return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
+                 method=plan.method, mode=mode, selection=selection, why=plan.why or _why(plan, walked, context.table),
+                 moe_backend=walked.backend or UNKNOWN, weights=_weights(experts.facts))
+
+
+def _weights(facts: Facts) -> int:
+    """Return how many weights one rank holds of the layer's experts."""
+    matrices = 3 if facts["moe.gated"] else 2
+    return int(facts["moe.local_experts"] * facts["moe.hidden"] * facts["moe.shard"] * matrices)
+
+
+def _walk(experts: Experts, plan: Plan) -> Walked:
+    context = experts.context
+    key = ("experts", plan.list_id, plan.weight, plan.act, *plan.quant.values(),
+           *experts.facts.values())
+    found = context.walks.get(key)
+    if found is None:
+        facts = {**context.facts, **experts.facts}
+        try:
+            found = walk(context.table, plan, facts, context.deployment.env)
+            check_readable(list(found.selection.candidates), facts)
+        except BackendError as refused:
+            raise _refusal(experts, plan, refused) from None
+        except Refusal as refusal:
+            raise Refusal(refusal.error._replace(layer=experts.prefix)) from None
+        context.walks[key] = found
+    return found
+
+
+def _refusal(
+    experts: Experts, plan: Plan, refused: BackendError, walked: Walked | None = None
+) -> Refusal:
+    source = experts.context.table["experts_lists"][plan.list_id]["source"]
+    hint = ("Drop --moe-backend where it is set, or choose another format, GPU or tensor parallel "
+            "size; -v shows every class's checks.")
+    return refuse("kernel selection", refused.kind, refused.message, experts.prefix, source, hint,
+                  walked.selection if walked else None)
+
+
+def _why(plan: Plan, walked: Walked, table: Any) -> str | None:
+    """Return why activations stay in 16 bits though the method asks for fewer: the last class in
+    front of the chosen one that would have quantized them."""
+    classes, selection = table["experts_classes"], walked.selection
+    chosen = classes.get(selection.kernel, {})
+    if plan.act == NO_KEY or not chosen.get("weight_only"):
+        return None
+    better = [c for c in selection.rejected
+              if c.decisive and c.decisive.fact != "gpu.platform"
+              and not classes[c.kernel].get("weight_only")]
+    return f"{better[-1].kernel} is out: {better[-1].decisive.text}" if better else None
+
+
+def _mode(plan: Plan, walked: Walked, facts: Facts, table: Any) -> str | None:
+    """Return what the chosen class computes, or None when the environment decides its
+    activations."""
+    row = table["experts_classes"][walked.selection.kernel]
+    if "mode" in row:
+        return str(row["mode"])
+    act = NO_KEY if row.get("weight_only") else walked.act
+    if row.get("own_activations"):
+        if plan.own_act == NO_KEY and facts["env.VLLM_HUMMING_INPUT_QUANT_CONFIG"]:
+            return None
+        act = plan.own_act
+    found = (m["mode"] for m in table["experts_modes"]
+             if plan.weight in m["weights"] and act in m["act"] and applies(m.get("when"), facts))
+    return fill(next(found), facts)

@@ -1,0 +1,24 @@
+"""Which plan serves routed experts under a config class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quantplan.dispatch.vllm.experts import fp8, integers
+from quantplan.dispatch.vllm.experts.plan import Experts, Plan
+from quantplan.tables.errors import NotKnownError
+
+PLANS: Mapping[str, Callable[[Any, Experts], Plan]] = {
+    "fp8": fp8.plan, "awq": integers.awq_plan, "gptq": integers.gptq_plan,
+    "moe_wna16": integers.wna16_plan,
+}
+"""Config class row `resolves` -> what plans its experts, from the fields that it read."""
+
+
+def experts_plan(resolves: str, config_class: str, fields: Any, experts: Experts) -> Plan:
+    """Return the plan of experts; NotKnownError for a config class whose experts have no rules."""
+    if resolves not in PLANS:
+        raise NotKnownError(f"{experts.prefix}: experts under {config_class}",
+                            hint="Their rules are not in this version's table yet.")
+    return PLANS[resolves](fields, experts)
