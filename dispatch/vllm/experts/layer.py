@@ -34,7 +34,8 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
         mode = _mode(plan, walked, {**context.facts, **experts.facts, **plan.quant}, context.table)
     return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
                  method=plan.method, mode=mode, selection=selection,
-                 why=plan.why or _why(plan, walked, context.table), moe_backend=walked.backend or UNKNOWN, weights=_weights(experts.facts))
+                 why=plan.why or _why(plan, walked, context.table),
+                 moe_backend=walked.backend or UNKNOWN, weights=_weights(experts.facts))
 
 
 def _weights(facts: Facts) -> int:
