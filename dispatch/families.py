@@ -29,7 +29,7 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     root = checkpoint.config
     architecture = _architecture(root)
     family = families_by_architecture()[architecture]
-    config = _filled(nested(root, family["config"]) if "config" in family else root, family)
+    config = _filled(_text_config(family, root), family)
     _check_covered(config)
     kinds = _stack_kinds(family, config, root)
     sizes = model_sizes(family["sizes"], config, root, _common(kinds))
@@ -54,6 +54,13 @@ def _filled(config: Mapping[str, Any], family: Mapping[str, Any]) -> Mapping[str
     own = next((row["fields"] for row in family.get("defaults", ())
                 if model_type in row["model_types"]), {})
     return {**own, **config}
+
+
+def _text_config(family: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of config.json that holds the language model's fields."""
+    path = family.get("config", ())
+    absent = family.get("config_optional") and path[0] not in root
+    return nested(root, () if absent else path)
 
 
 def _check_covered(config: Mapping[str, Any]) -> None:
@@ -167,7 +174,9 @@ def _modules(
             continue
         layers = tuple(i for i, kind in enumerate(kinds.get(stack, ())) if kind.issuperset(at))
         if layers or "*" not in row["path"]:
-            yield _module(row, own, config, family, layers)
+            for number in range(own.get(row["times"], 0) if "times" in row else 1):
+                path = row["path"].replace("#", str(number))
+                yield _module({**row, "path": path}, own, config, family, layers)
 
 
 def _module(
@@ -190,10 +199,16 @@ def _module(
     return Module(
         row["path"], row["module"], split, _bias(row, config, family), leaves,
         row.get("kind", "embedding" if split == "vocab" else "linear"),
-        layers if "*" in row["path"] else (), row.get("quantized", how != "plain"),
+        layers if "*" in row["path"] else (), _is_quantized(row, sizes, how != "plain"),
         tuple(sizes[name] for name in row.get("parts", ())), heads, facts,
         row.get("stack", TEXT), "" if how == "unnamed" else row.get(
             "known_as", row["path"].removesuffix(".routed_experts")))
+
+
+def _is_quantized(row: Mapping[str, Any], sizes: Mapping[str, int], default: bool) -> bool:
+    rule = row.get("quantized_when")
+    fits = rule is None or all(sizes[name] % rule["multiple_of"] == 0 for name in rule["sizes"])
+    return bool(row.get("quantized", default)) and fits
 
 
 def _bias(

@@ -61,7 +61,9 @@ class _Work:
         place = nested(self.root, row["from"]) if "from" in row else self.config
         named = next((n for n in row["fields"] if place.get(n) is not None), None)
         if named is not None:
-            return _checked(place[named], named, row)
+            value = place[named]
+            return _checked(len(value) if row.get("listed") and isinstance(value, list) else value,
+                            named, row)
         default = self._default(row, null=any(name in place for name in row["fields"]))
         if default is None and not row.get("optional"):
             return _checked(None, row["fields"][0], row)

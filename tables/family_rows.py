@@ -31,6 +31,7 @@ SIZE: Row = {
     "default_size": Field("text", "name of the size that stands in then", required=False),
     "optional": Field("flag", "absent fields leave the size out; rows ask with has and lacks",
                       required=False),
+    "listed": Field("flag", "the field is a list: the size is its length", required=False),
     "product": _NAMES,
     "sum": _NAMES,
     "quotient": _NAMES,
@@ -72,6 +73,14 @@ MODULE: Row = {
     "only": Field("text", "present only in families with this feature", required=False),
     "has": Field("text", "present only when this size is there and not zero", required=False),
     "lacks": Field("text", "present only when this size is absent or zero", required=False),
+    "times": Field("text", "size that counts how often it stands there; # in the path is the "
+                   "number", required=False),
+    "quantized_when": Field("row", "sizes that must be multiples of a number: otherwise it is "
+                            "built without the quantization config", required=False, of={
+                                "sizes": Field("list", "sizes", of=Field("text", "a size")),
+                                "multiple_of": Field("int", "the number"),
+                                "source": Field("text", "engine file and symbol"),
+                            }),
     "bias": Field("text", "which of the family's bias rules applies", required=False),
     "quantized": Field("flag", "false: built without the quantization config", required=False),
     "unpacked": Field("flag", "true: its leaves are not in packed_modules_mapping",
@@ -107,6 +116,8 @@ FAMILY: Row = {
                     required=False, of=Field("text", "a key of config.json")),
     "defaults": Field("list", "what config classes fill in for absent fields", required=False,
                       of=DEFAULTS),
+    "config_optional": Field("flag", "without that key the fields stand at the top level",
+                             required=False),
     "features": Field("list", "optional modules that it has", required=False,
                       of=Field("text", "a feature")),
     "sizes": Field("list", "sizes besides its skeletons'", required=False, of=SIZE),
