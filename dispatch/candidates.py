@@ -164,7 +164,7 @@ def _first_failure(checks: list[Check]) -> str | None:
 
 def kernel_ids(table: Row) -> list[str]:
     """Return the kernel classes and attention backends of an engine table."""
-    return [*table["kernels"], *(row["id"] for row in table["attention"]["backends"])]
+    return [*table["kernels"], *table["attention"]["backends"]]
 
 
 def kernel_named(table: Row, text: str) -> str:

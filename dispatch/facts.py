@@ -94,5 +94,9 @@ class Deployment:
     dp: int = 1
     allow_deprecated_quantization: bool = False
     trust_remote_code: bool = False
+    attention_backend: str | None = None
+    attention_config: Mapping[str, Any] = field(default_factory=dict)
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
+    block_size: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     libs: Mapping[str, bool | str | None] = field(default_factory=dict)

@@ -65,6 +65,13 @@ def applies(when: Mapping[str, Any] | None, facts: Facts) -> bool:
     )
 
 
+def holds(row: Mapping[str, Any], facts: Facts) -> bool:
+    """Return whether a row's `when` applies and every requirement of its `needs` passes."""
+    checks = (evaluate(need, facts, "", "") for need in row.get("needs", ()))
+    return applies(row.get("when"), facts) and all(
+        check is None or check.verdict == PASS for check in checks)
+
+
 def predicate_of(row: Mapping[str, Any]) -> str:
     """Return the name of the row's one predicate."""
     return next(name for name in PREDICATES if name in row)

@@ -112,6 +112,7 @@ class Layer(NamedTuple):
     selection: Selection | None = None
     attn_backend: str | None = None
     kv_cache_dtype: str | None = None
+    prefill_backend: str | None = None
     why: str | None = None
     moe_backend: str | None = None
     weights: int = 0

@@ -10,8 +10,8 @@ from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, Note
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.trace import Refusal, Trace
-from quantplan.dispatch.vllm.attention import check_kv_flag
 from quantplan.dispatch.vllm.dtype import NAMES, resolve_dtype
+from quantplan.dispatch.vllm.kv_cache import check_kv_flag
 from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.planner.budget import Budget, EngineRefusal, make_budget
 from quantplan.planner.sizes import parse_size

@@ -54,7 +54,7 @@ def kv_line(
 
 def resolved_kv_dtype(config: Config, requested: str) -> str:
     """Return the requested KV cache dtype, or what the checkpoint's KV scheme makes of auto."""
-    from quantplan.dispatch.vllm.attention import kv_dtype
+    from quantplan.dispatch.vllm.kv_cache import kv_dtype
     from quantplan.dispatch.vllm.modelopt_config import kv_cache_dtype
 
     section = quantization_config(config) or {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,10 @@ def explain(
     dp: int = 1,
     allow_deprecated_quantization: bool = False,
     trust_remote_code: bool = False,
+    attention_backend: str | None = None,
+    attention_config: Mapping[str, Any] | None = None,
+    kv_cache_dtype_skip_layers: Sequence[str] = (),
+    block_size: int | None = None,
     tensors: Mapping[str, Any] | None = None,
     side_files: Mapping[str, Any] | None = None,
     revision: str | None = None,
@@ -78,7 +82,9 @@ def explain(
             tensors=tensors, side_files=side_files, revision=revision,
             allow_deprecated_quantization=allow_deprecated_quantization,
             trust_remote_code=trust_remote_code, as_format=as_format,
-            assume_nearest=assume_nearest)
+            assume_nearest=assume_nearest, attention_backend=attention_backend,
+            attention_config=attention_config, block_size=block_size,
+            kv_cache_dtype_skip_layers=kv_cache_dtype_skip_layers)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
     deployment = Deployment(
@@ -87,6 +93,8 @@ def explain(
         moe_backend=backend_name(moe_backend), expert_parallel=enable_expert_parallel,
         dp=parallel_size(dp, "dp"), allow_deprecated_quantization=allow_deprecated_quantization,
         trust_remote_code=trust_remote_code,
+        attention_backend=attention_backend, attention_config=dict(attention_config or {}),
+        kv_cache_dtype_skip_layers=tuple(kv_cache_dtype_skip_layers), block_size=block_size,
         env=dict(env or {}), libs=dict(libs or {}))
     device = open_gpu(gpu, capability)
     table = open_table(engine, engine_version, assume_nearest)

@@ -76,6 +76,11 @@ assume_nearest = click.option(
               help="Whole experts on every rank.")
 @click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
               help="Data parallel size.")
+@click.option("--attention-backend", metavar="NAME", help="As the engine's flag.")
+@click.option("--attention-config", metavar="JSON", help="As the engine's flag.")
+@click.option("--kv-cache-dtype-skip-layers", multiple=True, metavar="LAYER",
+              help="Repeatable: a layer index, or sliding_window.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="KV cache block.")
 @click.option("--allow-deprecated-quantization", is_flag=True)
 @click.option("--trust-remote-code", is_flag=True,
               help="As the engine's flag: go on where the checkpoint needs config code of its own; "

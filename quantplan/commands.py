@@ -22,10 +22,12 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
                          hint="The JSON has every candidate of every layer.")
     asked = {name: options[name] for name in (
         "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-        "moe_backend", "enable_expert_parallel", "dp", "allow_deprecated_quantization",
+        "moe_backend", "enable_expert_parallel", "dp", "attention_backend",
+        "kv_cache_dtype_skip_layers", "block_size", "allow_deprecated_quantization",
         "trust_remote_code", "revision", "as_format", "assume_nearest")}
     asked["env"] = _pairs(options["env"], "--env", "KEY=VALUE")
     asked["libs"] = _libs(options["libs"])
+    asked["attention_config"] = _object(options["attention_config"], "--attention-config")
     found = [explain(options["model"], engine=name, engine_version=version, **asked)
              for name, version in _engines(engines)]
     if options["format_"] == "json":
@@ -83,6 +85,16 @@ def _pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
                              found=f"{pairs[name]} and {value}")
         pairs[name] = value
     return pairs
+
+
+def _object(text: str | None, option: str) -> Mapping[str, Any] | None:
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError:
+        raise UsageError(f"{option} {text}", wanted="a JSON object") from None
+    if found is not None and not isinstance(found, dict):
+        raise UsageError(f"{option} {text}", wanted="a JSON object")
+    return found
 
 
 def _libs(given: tuple[str, ...]) -> dict[str, bool | str | None]:

@@ -80,6 +80,14 @@ def _named(value: Any) -> bool:
                              and all(isinstance(key, str) for key in value))
 
 
+def _names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+
+
+def _count(value: Any) -> bool:
+    return value is None or (type(value) is int and value > 0)
+
+
 def _model(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike, Mapping))
 
@@ -87,13 +95,17 @@ def _model(value: Any) -> bool:
 KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model": ("a folder, a config.json, a hub id, a bundled name or a parsed config", _model),
     **dict.fromkeys(("gpu", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-                     "moe_backend", "revision", "as_format", "engine_version"), ("text", _text)),
+                     "moe_backend", "revision", "as_format", "engine_version", "attention_backend"),
+                    ("text", _text)),
     "engine": ("text", lambda value: isinstance(value, str)),
     "capability": ("a number or text such as 8.9", _capability),
     "gpu_mem": ("text such as 24GiB, or bytes", _size),
     "gpu_memory_utilization": ("a number", _number),
     "env": ("a mapping of text to text", _texts),
     "libs": ("a mapping of text to true, false, 'installed' or None", _states),
+    "attention_config": ("a mapping of names", _named),
+    "kv_cache_dtype_skip_layers": ("a list of text", _names),
+    "block_size": ("a whole number from 1 up", _count),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
     **dict.fromkeys(("allow_deprecated_quantization", "trust_remote_code", "assume_nearest",

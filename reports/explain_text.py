@@ -57,6 +57,14 @@ def _question(shown: Shown) -> str:
         words.append(f"--moe-backend {deployment.moe_backend}")
     words += ["--enable-expert-parallel"] if deployment.expert_parallel else []
     words += [f"dp {deployment.dp}"] if deployment.dp > 1 else []
+    if deployment.attention_backend:
+        words.append(f"--attention-backend {deployment.attention_backend}")
+    words += [f"--attention-config {name}={value}"
+              for name, value in deployment.attention_config.items()]
+    words += [f"--kv-cache-dtype-skip-layers {name}"
+              for name in deployment.kv_cache_dtype_skip_layers]
+    if deployment.block_size:
+        words.append(f"--block-size {deployment.block_size}")
     words += [f"--env {name}={value}" for name, value in deployment.env.items()]
     states = {state: word for word, state in LIB_STATES.items()}
     words += [f"--lib {name}={states[state]}" for name, state in deployment.libs.items()]

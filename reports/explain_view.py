@@ -46,7 +46,8 @@ def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
     found: dict[tuple[Any, ...], tuple[Layer, list[int]]] = {}
     for layer in layers:
         key = (star_path(layer), layer.n, layer.k, layer.method, layer.scheme, layer.mode,
-               layer.act, id(layer.selection), layer.kv_cache_dtype, layer.why, layer.moe_backend)
+               layer.act, id(layer.selection), layer.kv_cache_dtype, layer.why, layer.moe_backend,
+               layer.module, layer.attn_backend, layer.prefill_backend)
         row = found.setdefault(key, (layer, []))
         if layer.layer_index is not None:
             row[1].append(layer.layer_index)
@@ -77,7 +78,11 @@ def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
         "quantization": deployment.quantization, "kv_cache_dtype": deployment.kv_cache_dtype,
         "linear_backend": deployment.linear_backend, "moe_backend": deployment.moe_backend,
         "expert_parallel": deployment.expert_parallel, "dp": deployment.dp,
-        "env": dict(deployment.env), "libs": dict(deployment.libs),
+        "attention_backend": deployment.attention_backend,
+        "attention_config": dict(deployment.attention_config),
+        "kv_cache_dtype_skip_layers": list(deployment.kv_cache_dtype_skip_layers),
+        "block_size": deployment.block_size, "env": dict(deployment.env),
+        "libs": dict(deployment.libs),
     }
 
 
@@ -120,6 +125,8 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
     if selection and layer.moe_backend is not None:
         row["experts"] = {"class": selection.kernel, "backend": layer.moe_backend,
                           "mode": layer.mode, "family": selection.family}
+    if layer.prefill_backend is not None:
+        row["prefill_backend"] = layer.prefill_backend
     return row
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from quantplan.tables.attention_rows import ATTENTION, KV_CACHE, keyed_attention
 from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.load import read_table
 from quantplan.tables.method_rows import METHODS
@@ -132,25 +133,9 @@ ENGINE_DOCUMENT: Row = {
     "families": Field("list", "candidate lists", of=FAMILY),
     "kernels": Field("list", "kernel classes and what they require", of=KERNEL),
     "modelopt": Field("row", "ModelOpt checkpoints", of=modelopt(REQUIREMENT)),
-    "attention": Field("row", "attention backends", of={
-        "order": Field("list", "priority lists; the first whose when applies", of={
-            "when": Field("map", "facts", required=False, of=Field("any", "a value")),
-            "backends": Field("list", "names in order", of=Field("text", "a backend")),
-        }),
-        "none_valid": Field("text", "the engine's words when no backend is valid; {fact} and "
-                            "{reasons} are filled in"),
-        "source": Field("text", "engine file:symbol"),
-        "backends": Field("list", "backends and what they require", of={
-            "id": Field("text", "the engine's name"),
-            "file": Field("text", "the engine file that defines it"),
-            "requires": Field("list", "requirements", of=REQUIREMENT),
-            "refuses": Field("list", "what its constructor raises after it was chosen",
-                             required=False, of=REQUIREMENT),
-        }),
-    }),
+    "attention": Field("row", "attention backends and what chooses between them", of=ATTENTION),
+    "kv_cache": Field("row", "KV cache dtypes", of=KV_CACHE),
     **MOE_FIELDS,
-    "kv_cache_dtypes": Field("list", "--kv-cache-dtype choices", of=Field("text", "a dtype")),
-    "kv_cache_source": Field("text", "engine file:symbol"),
     "model_types": Field("row", "model types that have a config class", of={
         "own": Field("list", "the engine's own", of=Field("text", "a model_type")),
         "own_source": Field("text", "engine file:symbol"),
@@ -196,4 +181,5 @@ def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     table = dict(read_table(f"engines/{engine}/{known_version(engine, version)}"))
     for name in KEYED:
         table[name] = {row["id"]: row for row in whole_rows(table[name])}
+    table["attention"] = keyed_attention(table["attention"])
     return table

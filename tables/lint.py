@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from quantplan.tables import attention_laws
 from quantplan.tables.citations import sources
 from quantplan.tables.errors import TableError
 from quantplan.tables.load import (
@@ -153,19 +154,6 @@ def names_are_methods(engine: Engine) -> Iterator[str]:
                 for name in engine["deprecated_methods"] if name not in known)
 
 
-def attention_orders_end(engine: Engine) -> Iterator[str]:
-    """Every attention order names backends with a row, and the last one always applies."""
-    known = {row["id"] for row in engine["attention"]["backends"]}
-    orders = engine["attention"]["order"]
-    for position, order in enumerate(orders):
-        yield from (f"attention.order[{position}]: no backend row {name}"
-                    for name in order["backends"] if name not in known)
-        yield from (f"attention.order[{position}]: unknown fact {fact}"
-                    for fact in order.get("when", {}) if fact not in FACTS)
-    if not orders or "when" in orders[-1]:
-        yield "attention.order: the last order has a when; wanted one that always applies"
-
-
 def family_texts_fill(engine: Engine) -> Iterator[str]:
     """Every {word} of a family's texts is one that the walk fills in."""
     for family in engine["families"]:
@@ -201,10 +189,7 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for phase in ("supported", "implement"):
             for position, row in enumerate(kernel.get(phase, ())):
                 yield f"kernels[{kernel['id']}].{phase}[{position}]", row
-    for backend in engine["attention"]["backends"]:
-        for phase in ("requires", "refuses"):
-            for position, row in enumerate(backend.get(phase, ())):
-                yield f"attention[{backend['id']}].{phase}[{position}]", row
+    yield from attention_laws.requirements(engine["attention"])
     yield from moe_requirements(engine)
 
 
@@ -218,16 +203,14 @@ FACTS = MOE_FACTS | {
     "quant.act_key", "quant.act_group", "humming.act",
     "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
     "quant.weight_only",
-    "attn.head_dim", "attn.sliding_window", "attn.flash_fp8_kv", "kv.dtype", "kv.is_fp8",
-    "kv.per_head_scales",
-}
-"""Facts besides lib.* and env.*: dispatch/vllm/context.py, fp8.py, integers.py, attention.py."""
+} | attention_laws.FACTS
+"""Facts besides lib.* and env.*: dispatch/vllm/context.py, fp8.py, integers.py; attention's own."""
 
 TEXT_WORDS = ("kernel", "minimum", "capability", "reason")
 """What dispatch/candidates.py fills into a family's texts."""
 
 ENGINE_LAWS: tuple[Law, ...] = (
-    names_are_methods, attention_orders_end, family_texts_fill, modes_have_words,
+    names_are_methods, *attention_laws.LAWS, family_texts_fill, modes_have_words,
     ids_are_unique, kernels_are_known, kernels_are_used, one_predicate_each, facts_are_known,
     placeholders_are_facts, methods_have_classes, sources_name_files,
 )

@@ -10,7 +10,9 @@ CONFIG_CLASS: Row = {
     "min_capability": Field("int", "get_min_capability(), as capability x 10"),
     "dtypes": Field("list", "get_supported_act_dtypes(), in the engine's order",
                     of=Field("text", "a torch dtype")),
-    "kv_method": Field("text", "the KV-cache method it attaches to Attention", required=False),
+    "kv_method": Field("text", "the KV-cache method it attaches", required=False),
+    "kv_kinds": Field("list", "the kinds of attention it attaches that to", required=False,
+                      of=Field("text", "a kind", choices=("attention", "mla"))),
     "no_checkpoint": Field("row", "what happens when --quantization asks for it and the "
                            "checkpoint has no quantization config", required=False, of={
                                "type": Field("text", "exception type"),

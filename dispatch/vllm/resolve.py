@@ -21,7 +21,8 @@ from quantplan.dispatch.trace import (
     Selection,
     Trace,
 )
-from quantplan.dispatch.vllm.attention import attention_layer, check_kv_flag, kv_dtype
+from quantplan.dispatch.vllm.attention import attention_layer, with_attention
+from quantplan.dispatch.vllm.attention_args import backend_name
 from quantplan.dispatch.vllm.context import (
     Assignment,
     Context,
@@ -35,6 +36,7 @@ from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.layer import experts_layer
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.float_kv import check_float_kv
+from quantplan.dispatch.vllm.kv_cache import check_kv_flag
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.patterns import (
@@ -66,6 +68,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
         readable("VLLM_BATCH_INVARIANT", facts)
         check_float_kv(table, deployment.kv_cache_dtype, dtype)
+        backend_name(context)
         _check_heads(structure, deployment.tp)
         _check_experts(structure, deployment.expert_parallel)
         serving = serve(named, context)
@@ -75,6 +78,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                     serving.config_class, serving.min_capability, named.steps)
     layers: list[Layer] = []
     try:
+        context = with_attention(context, serving)
         _check_windows(structure)
         layers.extend(_build(context, serving))
     except Refusal as refusal:
@@ -105,8 +109,8 @@ def _trace(
     conditional = any(layer.selection and layer.selection.alternatives for layer in layers)
     outcome = "error" if error else "conditional" if conditional else "ok"
     requested = context.deployment.kv_cache_dtype
-    resolved = kv_dtype(requested, serving.kv_scheme, serving.kv_dtype) if serving else requested
-    kv_cache = {"requested": requested, "resolved": resolved,
+    kv_cache = {"requested": requested,
+                "resolved": context.facts.get("kv.run_dtype", requested),
                 "method": serving.kv_method if serving else None}
     found = _findings(context, layers, serving)
     return Trace("vllm", context.table["version"], context.dtype, method, outcome, layers, error,
@@ -177,15 +181,6 @@ def _build(context: Context, serving: Serving) -> Iterator[Layer]:
             cut = shard(module, context.deployment.tp)
             site = Site(module.known_at(index), index, module, cut)
             yield BUILDERS[module.kind](context, serving, site)
-
-
-def _attention(context: Context, serving: Serving, site: Site) -> Layer:
-    return attention_layer(context, site, serving.kv_method, serving.kv_scheme,
-                           serving.kv_dtype)
-
-
-def _part(context: Context, serving: Serving, site: Site) -> Layer:
-    return Layer(site.module_path, site.module.module, layer_index=site.layer_index)
 
 
 def _check_division(context: Context, site: Site) -> None:
@@ -270,7 +265,7 @@ def _layer(
 
 BUILT_PLAIN = Assignment("UnquantizedLinearMethod", why="built without the quantization config")
 BUILDERS: Mapping[str, Callable[[Context, Serving, Site], Layer]] = {
-    "linear": _linear_layer, "embedding": _linear_layer, "attention": _attention,
-    "mla": _part, "experts": experts_layer, "part": _part,
+    "linear": _linear_layer, "embedding": _linear_layer, "attention": attention_layer,
+    "mla": attention_layer, "experts": experts_layer, "part": attention_layer,
 }
 """What builds the layer of each kind of module; norms have none."""

@@ -29,11 +29,16 @@ from quantplan.tables.errors import NotKnownError
 After = Callable[[Context, Site, Assignment, Selection], Assignment]
 Assign = Callable[[Site], "Assignment | None"]
 AssignExperts = Callable[[Experts], Plan]
+KvMethod = Callable[[Site], "str | None"]
 
 
 class Serving(NamedTuple):
-    """The config class that serves the model: how it assigns layers, its KV-cache method, and the
-    --kv-cache-dtype that the checkpoint turns auto into (None: it says nothing)."""
+    """The config class that serves the model: how it assigns layers, and its KV-cache method.
+
+    `kv_scheme` is a compressed-tensors scheme, `kv_dtype` the --kv-cache-dtype that the checkpoint
+    turns auto into (None: it says nothing), `kv_kinds` the kinds of attention that have the
+    method; `kv_refined` says which layers of these do where not all.
+    """
 
     config_class: str | None
     min_capability: int | None
@@ -43,8 +48,17 @@ class Serving(NamedTuple):
     kv_method: str | None = None
     kv_scheme: Mapping[str, Any] | None = None
     kv_dtype: str | None = None
+    kv_kinds: tuple[str, ...] = ()
+    kv_refined: KvMethod | None = None
     ignore: tuple[tuple[str, ...], bool] = ((), True)
     excluded: tuple[str, ...] = ()
+
+    def kv_method_of(self, site: Site, kind: str | None) -> str | None:
+        """Return the KV-cache method class of an attention layer that config classes take for
+        `kind` (attention, mla), or None."""
+        if kind not in self.kv_kinds:
+            return None
+        return self.kv_refined(site) if self.kv_refined else self.kv_method
 
 
 def serve(named: NamedMethod, context: Context) -> Serving:
@@ -69,7 +83,13 @@ def serve(named: NamedMethod, context: Context) -> Serving:
                    lambda site: module.assign(fields, context, site),
                    lambda experts: experts_plan(row["resolves"], row["id"], fields, experts), after,
                    kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
+                   tuple(row.get("kv_kinds", ())), _kv_refined(module, fields, context),
                    _ignore(fields, named.config or {}), getattr(fields, "excluded", ()))
+
+
+def _kv_refined(module: Any, fields: Any, context: Context) -> KvMethod | None:
+    refined = getattr(module, "kv_method_at", None)
+    return None if refined is None else lambda site: refined(fields, context, site)
 
 
 def _kv_dtype(named: NamedMethod, context: Context) -> str | None:

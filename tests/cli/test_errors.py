@@ -187,7 +187,8 @@ def test_control_characters_of_a_folder_s_name(run: Any, tmp_path: Path) -> None
      ["no table for vllm banana", "Name one of those versions."]),
     (["--engine", "vllm@banana"], ["no table for vllm banana", "vllm 0.32.0"]),
     (["--engine", "sglang@9.9.9"], ["no table for sglang 9.9.9"]),
-    (["--kv-cache-dtype", "nvfp4"], ["--kv-cache-dtype nvfp4", "wanted one of auto"])])
+    (["--attention-backend", "ROCM_ATTN"], ["--attention-backend ROCM_ATTN",
+                                            "wanted one of FLASH_ATTN, "])])
 def test_not_known(run: Any, arguments: list[str], parts: list[str]) -> None:
     line = one_line(run("explain", MODEL, *GPU, *arguments), 4, "not-known")
     for part in parts:

@@ -176,7 +176,7 @@ def test_kernel_names() -> None:
     ("machete", "MacheteLinearKernel"), ("MACH", "MacheteLinearKernel"),
     ("MarlinLinearKernel", "MarlinLinearKernel"), ("marlinl", "MarlinLinearKernel"),
     ("flash_attn", "FLASH_ATTN"), ("FLASHINFER", "FLASHINFER"), ("turbo", "TURBOQUANT"),
-    ("triton_", "TRITON_ATTN")])
+    ("triton_ml", "TRITON_MLA"), ("triton_attn", "TRITON_ATTN")])
 def test_a_kernel_by_its_name_or_a_beginning_of_its_own(text: str, name: str) -> None:
     """FLASHINFER is a backend's whole name and the beginning of several kernels'."""
     assert kernel_named(TABLE, text) == name

@@ -13,12 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, ask, message, quantization
 from quantplan.dispatch.trace import Alternative, Layer
-from quantplan.tables.engine_rows import load_engine
-from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
+from quantplan.tables.errors import CheckpointError, UsageError
 
 from quantplan import Explanation
 
-ATTENTION = load_engine("vllm", "0.32.0")["attention"]
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 TRITON_KV = ("FP8 KV cache is not supported by the Triton attention backend on Emulated GPU {0} "
              "(compute capability {0}); native FP8 (fp8e4nv) requires SM89+. Re-run with "
@@ -64,7 +62,8 @@ def test_flashinfer_leads_on_10_x_only(capability: str, first: str) -> None:
     assert selection is not None
     names = [candidate.kernel for candidate in selection.candidates]
     assert names[0] == first
-    assert sorted(names) == sorted(row["id"] for row in ATTENTION["backends"])
+    assert sorted(names[:2]) == ["FLASHINFER", "FLASH_ATTN"]
+    assert names[2:] == ["TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT"]
 
 
 @pytest.mark.parametrize("head_dim, capability, backend", [
@@ -256,11 +255,6 @@ def test_a_kv_dtype_that_is_no_choice() -> None:
         "fp8_inc, fp8_ds_mla, nvfp4_ds_mla, turboquant_k8v4, turboquant_4bit_nc, "
         "turboquant_k3v4_nc, turboquant_3bit_nc, ultraquant_4bit, int4_per_token_head, "
         "int8_per_token_head, fp8_per_token_head, nvfp4, nvfp4_4over6")
-
-
-def test_a_kv_dtype_without_rules_is_named() -> None:
-    with pytest.raises(NotKnownError, match=r"^--kv-cache-dtype fp8_ds_mla; wanted one of auto, "):
-        ask(None, kv_cache_dtype="fp8_ds_mla")
 
 
 # Heads.

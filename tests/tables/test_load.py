@@ -100,7 +100,8 @@ def test_a_value_that_is_no_choice() -> None:
 
 
 def test_a_missing_list() -> None:
-    line = refusal("removed_environment: [VLLM_TEST_FORCE_FP8_MARLIN]\n", "")
+    line = refusal("removed_environment: [VLLM_TEST_FORCE_FP8_MARLIN, VLLM_ATTENTION_BACKEND, "
+                   "VLLM_FLASH_ATTN_VERSION, VLLM_USE_TRTLLM_ATTENTION]\n", "")
     assert line == ("tables/engines/vllm/0.32.0.yaml: missing key 'removed_environment'; wanted "
                     "variables that older versions read and this one ignores")
 
@@ -232,5 +233,14 @@ def test_an_engine_table_is_keyed_by_id_in_the_table_s_order() -> None:
     for name in KEYED:
         assert list(keyed[name].items()) == [
             (row["id"], row) for row in whole_rows(raw[name])]
-    assert {name: keyed[name] for name in raw if name not in KEYED} == {
-        name: raw[name] for name in raw if name not in KEYED}
+    for name in ("modules", "backends"):
+        assert list(keyed["attention"][name]) == [row["id"] for row in raw["attention"][name]]
+    rest = [name for name in raw if name not in (*KEYED, "attention")]
+    assert {name: keyed[name] for name in rest} == {name: raw[name] for name in rest}
+
+
+def test_a_backend_that_extends_another_has_its_rows() -> None:
+    backends = load_engine("vllm", "0.32.0")["attention"]["backends"]
+    flash, diffkv = backends["FLASH_ATTN"], backends["FLASH_ATTN_DIFFKV"]
+    assert diffkv["requires"] is flash["requires"]
+    assert (diffkv["id"], diffkv["symbol"]) == ("FLASH_ATTN_DIFFKV", "FlashAttentionDiffKVBackend")

@@ -1,0 +1,97 @@
+"""What attention is asked about: attn.*, mla.*, kv.* and flash.* of one module.
+
+`Module.facts` are whole-model numbers that the family's row names
+(tables/family_rows.py:ATTENTION_FACTS); this file turns them into one rank's, and adds what the
+flags and the KV cache say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.vllm.context import Context, Site
+from quantplan.dispatch.vllm.flash_attention import flash_facts
+
+Facts = dict[str, Any]
+Row = Mapping[str, Any]
+MLA_SIZES = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "index_topk")
+
+
+def attention_facts(
+    context: Context, site: Site, module: Row, dtype: str, per_head_scales: bool
+) -> Facts:
+    """Return every fact that backends of this module's list are asked about; `dtype` is the KV
+    cache's, `module` the engine table's row of the module class."""
+    own = site.module.facts
+    mla = mla_facts(own)
+    sizes = _sizes(context, own, mla)
+    facts = {**context.facts, **_nature(context, own, module), **sizes, **mla,
+             **kv_facts(context.table, dtype), "kv.per_head_scales": per_head_scales}
+    head = sizes["attn.head_dim"]
+    value_head = head if facts["attn.mla"] else own.get("v_head_dim", head)
+    return {**facts, **flash_facts(context.table["attention"]["flash"], facts, head, value_head)}
+
+
+def _sizes(context: Context, own: Row, mla: Facts) -> Facts:
+    tp = context.deployment.tp
+    heads, kv_heads = own.get("heads", 1) // tp, max(1, own.get("kv_heads", 1) // tp)
+    latent = mla["mla.kv_lora_rank"] + mla["mla.qk_rope_head_dim"]
+    head = latent if mla["mla.kv_lora_rank"] else own.get("head_dim", 0)
+    return {"attn.heads": heads, "attn.kv_heads": kv_heads, "attn.group": heads // kv_heads,
+            "attn.head_dim": head, "attn.topk_blocks": own.get("topk_blocks", 0)}
+
+
+def _nature(context: Context, own: Row, module: Row) -> Facts:
+    is_mla, sparse = bool(module.get("mla")), bool(module.get("sparse"))
+    encoder_only = own.get("causal") is False
+    return {
+        "attn.mla": is_mla, "attn.gqa": not is_mla, "attn.sparse": sparse,
+        "attn.dense": not sparse, "attn.sinks": bool(own.get("sinks")),
+        "attn.mm_prefix": own.get("mm_prefix") in (True, "vision"),
+        "attn.sliding_window": window(context, own) is not None,
+        "attn.softcap": bool(own.get("softcap")), "attn.rswa": False,
+        "attn.encoder_only": encoder_only,
+        "attn.type": "ENCODER_ONLY" if encoder_only else "DECODER",
+    }
+
+
+
+def window(context: Context, own: Row) -> int | None:
+    """Return the layer's window in tokens: its own, else the one that every layer has."""
+    found: int | None = own.get("window", context.structure.sliding_window)
+    return found
+
+
+def mla_facts(own: Row) -> Facts:
+    """Return mla.*: sizes of latent attention, 0 where the module has none."""
+    latent = own.get("kv_lora_rank")
+    sizes = {name: (own.get(name) or 0) if latent else 0 for name in MLA_SIZES}
+    nope, rope, value = (sizes[name] for name in MLA_SIZES[:3])
+    return {
+        **{f"mla.{name}": size for name, size in sizes.items()},
+        "mla.dimensions": f"{nope}/{rope}/{value}",
+        "mla.dimensions_text": f"(qk_nope_head_dim={nope}, qk_rope_head_dim={rope}, "
+                               f"v_head_dim={value})",
+        "mla.nope_with_rope": nope if rope else 0,
+    }
+
+
+def kv_facts(table: Row, dtype: str) -> Facts:
+    """Return kv.*: what backends ask about a layer's cache dtype."""
+    return {
+        "kv.dtype": dtype, "kv.quantized": is_quantized(table, dtype),
+        "kv.is_fp8": is_fp8(dtype), "kv.is_nvfp4": dtype.startswith("nvfp4"),
+        "kv.fp8_or_auto": dtype == "auto" or is_fp8(dtype),
+    }
+
+
+def is_quantized(table: Row, dtype: str) -> bool:
+    """Return whether the engine counts a cache dtype as quantized."""
+    return any(row["id"] == dtype and row.get("quantized")
+               for row in table["kv_cache"]["dtypes"])
+
+
+def is_fp8(dtype: str) -> bool:
+    """Return whether backends take a cache dtype for FP8, as the engine does: by its name."""
+    return dtype.startswith("fp8")
