@@ -88,6 +88,8 @@ def _pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
 
 
 def _object(text: str | None, option: str) -> Mapping[str, Any] | None:
+    import json
+
     try:
         found = None if text is None else json.loads(text)
     except ValueError:

@@ -36,6 +36,8 @@ def test_a_lawful_family_breaks_none() -> None:
      "sizes[hidden]: fields and sum says what it is"),
     ({"modules": [{"path": "a", "stack": "vision"}]}, "a: no stack vision"),
     ({"modules": [{"path": "a", "bias": "o"}]}, "a: no bias rule o"),
+    ({"modules": [{"path": "a", "kind": "attention", "facts": {"sink": True}}]},
+     "a: no meaning of the fact sink"),
 ])
 def test_a_broken_row_is_named(changes: dict[str, Any], said: str) -> None:
     assert said in found(**changes)
