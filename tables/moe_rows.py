@@ -147,6 +147,12 @@ MOE_FIELDS: Row = {
     }),
     "experts_lists": Field("list", "backend lists of quantization methods", of=EXPERTS_LIST),
     "experts_classes": Field("list", "experts classes and what they ask", of=EXPERTS_CLASS),
+    "ct_experts": Field("list", "compressed-tensors method classes of experts, in order", of={
+        "id": Field("text", "the engine's class name"),
+        "when": Field("list", "facts of a config group that it fits; any one line", of=Field(
+            "map", "facts", of=Field("any", "a value, or a list of values"))),
+    }),
+    "ct_experts_source": _SOURCE,
     "experts_modes": Field("list", "what experts compute; the first row that holds both keys", of={
         "weights": _KEYS,
         "act": _KEYS,
@@ -156,7 +162,7 @@ MOE_FIELDS: Row = {
 }
 """Fields of an engine table."""
 
-MOE_KEYED = ("activation_sets", "experts_lists", "experts_classes")
+MOE_KEYED = ("activation_sets", "experts_lists", "experts_classes", "ct_experts")
 
 
 def whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

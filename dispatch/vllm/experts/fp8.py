@@ -25,7 +25,7 @@ PAD_SOURCE = "model_executor/layers/fused_moe/oracle/fp8.py:pad_tp_shard_to_weig
 
 def plan(fields: Fp8Fields, experts: Experts) -> Plan:
     """Return the plan of experts in an fp8 checkpoint."""
-    if experts_skipped(experts.prefix, fields.ignored):
+    if experts_skipped(experts, fields.ignored):
         return unquantized("named in ignored_layers")
     if fields.store_dtype == "mxfp4":
         return MXFP4

@@ -43,7 +43,7 @@ def marlin_fits(experts: Experts, group: int) -> bool:
 
 def awq_plan(fields: awq.AwqFields, experts: Experts) -> Plan:
     """Return the plan of experts in an AWQ checkpoint."""
-    if part_named(experts.prefix, fields.skipped):
+    if part_named(experts, fields.skipped):
         return unquantized("named in modules_to_not_convert, or stored in 16 bits")
     if not marlin_fits(experts, fields.group):
         return _wna16_again({**fields.config, "quant_method": "awq"}, experts)
@@ -80,7 +80,7 @@ def gptq_plan(fields: gptq.GptqFields, experts: Experts) -> Plan:
 
 def wna16_plan(fields: moe_wna16.MoeWna16Fields, experts: Experts) -> Plan:
     """Return the plan of experts under --quantization moe_wna16."""
-    if part_named(experts.prefix, fields.skipped):
+    if part_named(experts, fields.skipped):
         return unquantized("named in modules_to_not_convert")
     config = fields.config
     zero_points = not config["sym"] if fields.linear is gptq else bool(config["zero_point"])

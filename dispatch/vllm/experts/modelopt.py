@@ -1,0 +1,54 @@
+"""Experts of ModelOpt checkpoints (model_executor/layers/quantization/modelopt.py)."""
+
+from __future__ import annotations
+
+from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.vllm.experts.fp8 import block_plan, tensor_plan
+from quantplan.dispatch.vllm.experts.ignore import experts_skipped
+from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
+from quantplan.dispatch.vllm.modelopt import ModelOptFields, algo_of
+from quantplan.tables.errors import NotKnownError
+
+SOURCE = "model_executor/layers/quantization/modelopt.py"
+MX_BLOCK = 32
+
+
+def plan(fields: ModelOptFields, experts: Experts) -> Plan:
+    """Return the plan of experts in a ModelOpt checkpoint."""
+    if experts_skipped(experts, fields.excluded):
+        return unquantized("named in the excluded modules")
+    algo, why = algo_of(fields, experts.context, experts.prefix)
+    if algo is None:
+        return unquantized(why)
+    rules = experts.context.table["modelopt"]
+    if fields.mixed is not None and algo in rules["block_algos"]:
+        size = fields.mixed.block_size
+        return block_plan("Fp8MoEMethod", (size, size), experts)
+    if algo.lower() in {row["id"] for row in rules["codecs"]}:
+        raise NotKnownError(f"{experts.prefix}: experts in {algo} blocks",
+                            hint="Their rules are not in this version's table yet.")
+    found = PLANS.get(algo)
+    if found is None and fields.mixed is None:
+        found = PLANS["FP8"]
+    return found or unquantized(f"{algo} is no algorithm of experts")
+
+
+def _check_mx(experts: Experts, backend: str | None, name: str) -> None:
+    for size, word in (("moe.hidden", "hidden_size"),
+                       ("moe.shard", "intermediate_size_per_partition")):
+        if experts.facts[size] % MX_BLOCK:
+            raise refuse("shapes under TP", "ValueError",
+                         f"MXFP8 MoE requires {word} divisible by {MX_BLOCK}, got "
+                         f"{experts.facts[size]}.", experts.prefix,
+                         f"{SOURCE}:ModelOptMxFp8FusedMoE.create_weights",
+                         hint="Choose another tensor parallel size.")
+
+
+PLANS = {
+    "FP8": tensor_plan("ModelOptFp8MoEMethod", "kFp8StaticTensorSym", "kFp8StaticTensorSym"),
+    "NVFP4": Plan("ModelOptNvFp4FusedMoE", "nvfp4", "kNvfp4Static", "kNvfp4Dynamic"),
+    "W4A16_NVFP4": Plan("ModelOptNvFp4FusedMoE", "nvfp4", "kNvfp4Static", NO_KEY),
+    "MXFP8": Plan("ModelOptMxFp8FusedMoE", "mxfp8", "kMxfp8Static", "kMxfp8Dynamic",
+                  after=_check_mx),
+}
+"""quant_algo -> plan; the config class of one FP8 algorithm serves experts of all as FP8."""
