@@ -30,7 +30,7 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     architecture = _architecture(root)
     family = families_by_architecture()[architecture]
     config = _filled(_text_config(family, root), family)
-    _check_covered(config)
+    _check_covered(config, root, family)
     kinds = _stack_kinds(family, config, root)
     sizes = model_sizes(family["sizes"], config, root, _common(kinds))
     _check_heads(sizes, config.get("model_type"), family)
@@ -63,7 +63,12 @@ def _text_config(family: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[
     return nested(root, () if absent else path)
 
 
-def _check_covered(config: Mapping[str, Any]) -> None:
+def _check_covered(
+    config: Mapping[str, Any], root: Mapping[str, Any], family: Mapping[str, Any]
+) -> None:
+    for field, what in family.get("not_covered", {}).items():
+        if config.get(field) or root.get(field):
+            raise NotKnownError(f"{what} ({field})", hint="Its layers are not in the tables yet.")
     if config.get("is_causal") is False:
         raise NotKnownError("a model with is_causal false",
                             hint="Encoder-only attention is not in this version's table yet.")
@@ -202,7 +207,8 @@ def _module(
         layers if "*" in row["path"] else (), _is_quantized(row, sizes, how != "plain"),
         tuple(sizes[name] for name in row.get("parts", ())), heads, facts,
         row.get("stack", TEXT), "" if how == "unnamed" else row.get(
-            "known_as", row["path"].removesuffix(".routed_experts")))
+            "known_as", row["path"].removesuffix(".routed_experts")),
+        tuple(row.get("quantized_when", {}).get("except", ())))
 
 
 def _is_quantized(row: Mapping[str, Any], sizes: Mapping[str, int], default: bool) -> bool:

@@ -82,7 +82,14 @@ def first_flag(row: Row, config: Config, count: int) -> list[str]:
     return [named] * count
 
 
+def last_layers(row: Row, config: Config, count: int) -> list[str]:
+    """The last `last` layers have one kind, those before them another."""
+    first = count - _number(row, config, "last")
+    own, shared = row["kinds"]["own"], row["kinds"]["shared"]
+    return [shared if index >= first > 0 else own for index in range(count)]
+
+
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
-    "listed_or_every": listed_or_every, "first_flag": first_flag,
+    "listed_or_every": listed_or_every, "first_flag": first_flag, "last_layers": last_layers,
 }

@@ -33,7 +33,8 @@ class Module(NamedTuple):
 
     `layers` are the indices at which it stands when the path holds *; `parts` the sizes of its
     output partitions; `facts` what attention and experts are asked about (whole-model numbers);
-    `quantized` is false for modules that the engine builds without the quantization config;
+    `quantized` is false for modules that the engine builds without the quantization config, unless
+    its class is in `quantized_by`;
     `known_as` is the name that the engine gives the module (its prefix).
     """
 
@@ -50,6 +51,7 @@ class Module(NamedTuple):
     facts: Mapping[str, Any] = {}
     stack: str = TEXT
     known_as: str = ""
+    quantized_by: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -100,6 +100,8 @@ MODULE: Row = {
                             "built without the quantization config", required=False, of={
                                 "sizes": Field("list", "sizes", of=Field("text", "a size")),
                                 "multiple_of": Field("int", "the number"),
+                                "except": Field("list", "config classes that quantize it even so",
+                                                required=False, of=Field("text", "a class")),
                                 "source": Field("text", "engine file and symbol"),
                             }),
     "bias": Field("text", "which of the family's bias rules applies", required=False),
@@ -178,6 +180,8 @@ FAMILY: Row = {
                                      required=False, of=Field("text", "the engine's"))
                          for rule, what in (("regex", "expression"), ("substr", "part of a name"),
                                             ("prefix", "beginning"), ("suffix", "end"))}),
+    "not_covered": Field("map", "config fields that, when set, add what has no rows here -> what",
+                         required=False, of=Field("text", "what they add")),
     "complete": Field("flag", "every weight of the model is a leaf: its memory can be counted",
                       required=False),
     "source": Field("text", "engine version, file and class"),

@@ -203,7 +203,9 @@ def _check_division(context: Context, site: Site) -> None:
 def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     _check_division(context, site)
     plain = None if site.module.kind == "embedding" else BUILT_PLAIN
-    assignment = serving.assign(site) if site.module.quantized else plain
+    module = site.module
+    quantized = module.quantized or serving.config_class in module.quantized_by
+    assignment = serving.assign(site) if quantized else plain
     if assignment is None:
         return _layer(site, Assignment("UnquantizedEmbeddingMethod"), None, None)
     assignment, selection = _select(context, site, assignment)
