@@ -24,8 +24,8 @@ Row = Mapping[str, Any]
 def walk(table: Row, family_id: str, facts: Facts) -> Selection:
     """Return the selection of family `family_id` of an engine table for one layer's `facts`.
 
-    `facts` must hold every fact named by the family's kernels, plus `flag.linear_backend` and
-    `env.VLLM_DISABLED_KERNELS` (a tuple of class names). Raises Refusal where the engine raises on
+    `facts` must hold every fact named by the family's kernels, plus `flag.linear_backend` with
+    its words and `env.VLLM_DISABLED_KERNELS` (a tuple of class names). Refuses, as the engine does on
     its way to the choice: at a variable whose value cannot be read.
     """
     family = table["families"][family_id]
@@ -48,7 +48,7 @@ def order(table: Row, family: Row, facts: Facts) -> tuple[list[str], list[Step]]
     promotion = table["promotion"]
     if facts["gpu.capability"] in promotion["capabilities"]:
         names = promote(names, promotion, steps)
-    return _filter_backend(table, family, names, facts["flag.linear_backend"], steps), steps
+    return _filter_backend(table, family, names, facts, steps), steps
 
 
 def promote(names: list[str], promotion: Row, steps: list[Step]) -> list[str]:
@@ -67,17 +67,18 @@ def promote(names: list[str], promotion: Row, steps: list[Step]) -> list[str]:
 
 
 def _filter_backend(
-    table: Row, family: Row, names: list[str], backend: str, steps: list[Step]
+    table: Row, family: Row, names: list[str], facts: Facts, steps: list[Step]
 ) -> list[str]:
+    backend, asked = facts["flag.linear_backend"], facts["flag.linear_backend_words"]
     if backend == "auto" or not family.get("backend_filter", True):
         return names
     source = table["linear_backend_source"]
     kept = [n for n in names if n in table["linear_backends"].get(backend, ())]
     if not kept:
-        steps.append(Step("Filtered", "nothing", f"--linear-backend {backend} has no kernel for "
-                          "this layer type; the whole list is tried", source))
+        steps.append(Step("Filtered", "nothing", f"{asked} has no kernel for this layer type; the "
+                          "whole list is tried", source))
         return names
-    steps.append(Step("Filtered", f"only {', '.join(kept)}", f"--linear-backend {backend}", source))
+    steps.append(Step("Filtered", f"only {', '.join(kept)}", asked, source))
     return kept
 
 

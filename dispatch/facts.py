@@ -45,6 +45,11 @@ class Checkpoint:
     notes: tuple[Note, ...] = ()
 
     @property
+    def folder(self) -> str:
+        """Return the name by which the engine's messages call the model's folder."""
+        return "<model>" if self.origin == "mapping" else self.name
+
+    @property
     def text_config(self) -> Mapping[str, Any]:
         """Return the language model's part of the config: `text_config` of wrappers, else all."""
         text = self.config.get("text_config")
@@ -89,6 +94,7 @@ class Deployment:
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
     linear_backend: str = "auto"
+    linear_backend_per_quant: Mapping[str, str] | None = None
     moe_backend: str = "auto"
     expert_parallel: bool = False
     dp: int = 1
@@ -100,3 +106,14 @@ class Deployment:
     block_size: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     libs: Mapping[str, bool | str | None] = field(default_factory=dict)
+
+    def backend_of(self, family: str) -> str:
+        """Return the linear backend asked for a kernel family: its own override, else the flag
+        (model_executor/kernels/linear/__init__.py:_get_linear_backend)."""
+        return (self.linear_backend_per_quant or {}).get(family) or self.linear_backend
+
+    def backend_words(self, family: str) -> str:
+        """Return the option that names a family's linear backend, as users write it."""
+        own = (self.linear_backend_per_quant or {}).get(family)
+        return (f"--linear-backend-per-quant {family}={own}" if own
+                else f"--linear-backend {self.linear_backend}")

@@ -71,6 +71,8 @@ assume_nearest = click.option(
               help="Repeatable; default: every engine with a table, its default version.")
 @assume_nearest
 @click.option("--linear-backend", default="auto", metavar="NAME", show_default=True)
+@click.option("--linear-backend-per-quant", multiple=True, metavar="FAMILY=NAME",
+              help="As linear_backend_per_quant of the engine's --kernel-config; repeatable.")
 @click.option("--moe-backend", default="auto", metavar="NAME", show_default=True)
 @click.option("--enable-expert-parallel", "--ep", is_flag=True,
               help="Whole experts on every rank.")

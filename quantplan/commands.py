@@ -28,6 +28,8 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     asked["env"] = _pairs(options["env"], "--env", "KEY=VALUE")
     asked["libs"] = _libs(options["libs"])
     asked["attention_config"] = _object(options["attention_config"], "--attention-config")
+    asked["linear_backend_per_quant"] = _pairs(
+        options["linear_backend_per_quant"], "--linear-backend-per-quant", "FAMILY=NAME") or None
     found = [explain(options["model"], engine=name, engine_version=version, **asked)
              for name, version in _engines(engines)]
     if options["format_"] == "json":

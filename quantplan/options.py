@@ -101,7 +101,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "capability": ("a number or text such as 8.9", _capability),
     "gpu_mem": ("text such as 24GiB, or bytes", _size),
     "gpu_memory_utilization": ("a number", _number),
-    "env": ("a mapping of text to text", _texts),
+    **dict.fromkeys(("env", "linear_backend_per_quant"), ("a mapping of text to text", _texts)),
     "libs": ("a mapping of text to true, false, 'installed' or None", _states),
     "attention_config": ("a mapping of names", _named),
     "kv_cache_dtype_skip_layers": ("a list of text", _names),

@@ -76,7 +76,9 @@ def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
     return {
         "tp": deployment.tp, "dtype": trace.dtype, "dtype_requested": deployment.dtype,
         "quantization": deployment.quantization, "kv_cache_dtype": deployment.kv_cache_dtype,
-        "linear_backend": deployment.linear_backend, "moe_backend": deployment.moe_backend,
+        "linear_backend": deployment.linear_backend,
+        "linear_backend_per_quant": dict(deployment.linear_backend_per_quant or {}),
+        "moe_backend": deployment.moe_backend,
         "expert_parallel": deployment.expert_parallel, "dp": deployment.dp,
         "attention_backend": deployment.attention_backend,
         "attention_config": dict(deployment.attention_config),

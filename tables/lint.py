@@ -189,6 +189,11 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for phase in ("supported", "implement"):
             for position, row in enumerate(kernel.get(phase, ())):
                 yield f"kernels[{kernel['id']}].{phase}[{position}]", row
+    for algo in engine["modelopt"]["algos"]:
+        for position, row in enumerate(algo.get("requires", ())):
+            yield f"modelopt.algos[{algo['id']}].requires[{position}]", row
+    for position, row in enumerate(engine["modelopt"]["codec_requires"]):
+        yield f"modelopt.codec_requires[{position}]", row
     yield from attention_laws.requirements(engine["attention"])
     yield from moe_requirements(engine)
 
@@ -202,7 +207,7 @@ FACTS = MOE_FACTS | {
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
     "quant.act_key", "quant.act_group", "humming.act",
     "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
-    "quant.weight_only",
+    "quant.weight_only", "quant.codec", "quant.block",
 } | attention_laws.FACTS
 """Facts besides lib.* and env.*: dispatch/vllm/context.py, fp8.py, integers.py; attention's own."""
 

@@ -32,6 +32,8 @@ def modelopt(requirement: Row) -> Row:
             "bytes": Field("int", "bytes of one block"),
         }),
         "codecs_source": Field("text", "engine file:symbol"),
+        "codec_requires": Field("list", "what their linear method asks, in the engine's order",
+                                of=requirement),
         "classes": Field("list", "config classes of one quant_algo", of={
             "id": Field("text", "the engine's class name"),
             "unsupported": Field("text", "the error of another quant_algo; {word} is filled in"),

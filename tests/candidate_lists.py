@@ -81,7 +81,9 @@ def facts(family: str, capability: int, **changes: Any) -> dict[str, Any]:
     }
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     assert set(changes) <= set(found)
-    return {**found, **changes}
+    found.update(changes)
+    words = f"--linear-backend {found['flag.linear_backend']}"
+    return {**found, "flag.linear_backend_words": words}
 
 
 def select(family: str, capability: int, **changes: Any) -> Selection:

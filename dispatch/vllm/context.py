@@ -86,7 +86,6 @@ def base_facts(
         "gpu.below_80": gpu.capability < 80,
         "gpu.fp8_tensor_cores": gpu.capability >= FP8_TENSOR_CORES_MIN,
         "gpu.prefers_humming": gpu.capability in table["promotion"]["capabilities"],
-        "flag.linear_backend": deployment.linear_backend,
         "flag.moe_backend": deployment.moe_backend,
         "dtype.model": dtype,
         "model.type": str(checkpoint.text_config.get("model_type", "")),

@@ -55,14 +55,24 @@ def unknown_disabled_kernels(context: Context, layers: Layers) -> Iterator[Findi
 
 def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding]:
     """--linear-backend without a kernel for a layer type: the engine falls back."""
-    backend = context.deployment.linear_backend
     missed = {x.selection.family for x in layers if x.selection
               for step in x.selection.steps if step.kind == "Filtered" and step.what == "nothing"}
     for family in sorted(missed):
         yield Finding("kernel selection", "warning", "linear-backend-without-kernel",
-                      f"--linear-backend {backend} has no {family} kernel: automatic selection "
-                      "is used for that layer type", None,
+                      f"{context.deployment.backend_words(family)} has no {family} kernel: "
+                      "automatic selection is used for that layer type", None,
                       context.table["linear_backend_source"])
+
+
+def unknown_families(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Names in --linear-backend-per-quant that are no kernel family of this engine."""
+    table = context.table
+    known = {*table["families"], *(row["id"] for row in table["modelopt"]["codecs"])}
+    for family in sorted(set(context.deployment.linear_backend_per_quant or ()) - known):
+        yield Finding("flags", "warning", "unknown-linear-family",
+                      f"--linear-backend-per-quant names {family}, which is no kernel family: it "
+                      "changes nothing", "Families: " + ", ".join(sorted(known)) + ".",
+                      "model_executor/kernels/linear/__init__.py:_get_linear_backend")
 
 
 def assumed_libraries(context: Context, layers: Layers) -> Iterator[Finding]:
@@ -99,5 +109,5 @@ def _without(layer: Layer, fact: str) -> str | None:
 
 RULES: tuple[Callable[[Context, Layers], Iterator[Finding]], ...] = (
     removed_environment, unread_environment, unreadable_environment, unknown_disabled_kernels,
-    backend_without_kernel, assumed_libraries,
+    backend_without_kernel, unknown_families, assumed_libraries,
 )

@@ -75,7 +75,7 @@ def block_fp8_weight_only(context: Context, layers: Layers) -> Iterator[Finding]
     """Block FP8 on a GPU with FP8 tensor cores that still lands on Marlin."""
     hit = next((x for x in layers if x.selection and x.selection.family == "fp8_block_w8a8"
                 and x.mode == "W8A16_fp8"), None)
-    chosen = context.deployment.linear_backend != "auto"
+    chosen = context.deployment.backend_of("fp8_block_w8a8") != "auto"
     if hit and not chosen and context.gpu.capability >= FP8_TENSOR_CORES_MIN:
         yield Finding(
             "mode and numerics", "warning", "block-fp8-weight-only",

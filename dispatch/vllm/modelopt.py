@@ -10,6 +10,7 @@ from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse
 from quantplan.dispatch.vllm.fields import Config
 from quantplan.dispatch.vllm.ignore import Packed, is_excluded
+from quantplan.dispatch.vllm.modelopt_blocks import block_layer
 from quantplan.dispatch.vllm.modelopt_config import check_owned, declared
 from quantplan.dispatch.vllm.modelopt_mixed import Mixed, mixed_algo, read_mixed
 from quantplan.tables.errors import CheckpointError
@@ -63,6 +64,10 @@ class Reader(NamedTuple):
         algo, why = algo_of(fields, context, site.path)
         if algo is None:
             return Assignment("UnquantizedLinearMethod", why=why)
+        codecs = context.table["modelopt"]["codecs"]
+        codec = next((row for row in codecs if row["id"] == algo.lower()), None)
+        if codec is not None:
+            return block_layer(context, site, codec)
         return linear(context.table, site, algo)
 
 

@@ -35,8 +35,8 @@ from quantplan.dispatch.vllm.dtype import resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.layer import experts_layer
 from quantplan.dispatch.vllm.findings import findings
+from quantplan.dispatch.vllm.flags import check_flags
 from quantplan.dispatch.vllm.float_kv import check_float_kv
-from quantplan.dispatch.vllm.kv_cache import check_kv_flag
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.patterns import (
@@ -47,13 +47,12 @@ from quantplan.dispatch.vllm.patterns import (
 from quantplan.dispatch.vllm.serving import Serving, serve
 from quantplan.dispatch.vllm.start import check_start
 from quantplan.dispatch.vllm.stored import stored_findings
-from quantplan.tables.errors import UsageError
 
 
 def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployment) -> Trace:
     """Return what this vLLM version would do. The outcome covers everything up to and including
     model construction; what fails later is a finding."""
-    _check_flags(table, deployment)
+    check_flags(table, deployment)
     try:
         check_start(table, checkpoint, deployment)
         dtype = resolve_dtype(table, checkpoint, gpu, deployment.dtype)
@@ -127,21 +126,6 @@ def _findings(
                                   *dynamic_findings(context), *stored_findings(context, layers))
     found = (*findings(context, layers), *told, *_notes(context.checkpoint))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
-
-
-def _check_flags(table: Table, deployment: Deployment) -> None:
-    backend = deployment.linear_backend
-    if backend != "auto" and backend not in table["linear_backends"]:
-        raise UsageError(f"--linear-backend {backend}",
-                         wanted="auto, " + ", ".join(table["linear_backends"]))
-    _check_moe_flag(table, deployment)
-    check_kv_flag(table, deployment.kv_cache_dtype)
-
-
-def _check_moe_flag(table: Table, deployment: Deployment) -> None:
-    if deployment.moe_backend not in table["moe_backends"]:
-        raise UsageError(f"--moe-backend {deployment.moe_backend}",
-                         wanted=", ".join(table["moe_backends"]))
 
 
 def _check_heads(structure: Structure, tp: int) -> None:
@@ -232,7 +216,7 @@ def _select(
     """Return the assignment that is kept and the walk over its kernels, None where it has none."""
     if assignment.family is None:
         return assignment, None
-    own = {**_layer_facts(site), **assignment.quant}
+    own = {**_layer_facts(site), **_backend(context, assignment.family), **assignment.quant}
     selection = _walk(context, site, assignment.family, own, {**context.facts, **own})
     if selection.kernel or selection.alternatives or assignment.otherwise is None:
         return assignment, selection
@@ -249,6 +233,12 @@ def _walk(
         except Refusal as refusal:
             raise Refusal(refusal.error._replace(layer=site.path)) from None
     return context.walks[key]
+
+
+def _backend(context: Context, family: str) -> dict[str, str]:
+    deployment = context.deployment
+    return {"flag.linear_backend": deployment.backend_of(family),
+            "flag.linear_backend_words": deployment.backend_words(family)}
 
 
 def _layer_facts(site: Site) -> dict[str, Any]:

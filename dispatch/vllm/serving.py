@@ -149,7 +149,7 @@ def _own_config(named: NamedMethod, context: Context) -> Mapping[str, Any] | Non
         return config
     found = _side_file(name, context)
     if name == MIXED and found is not None:
-        modelopt_config.check_producer(found, name, context.checkpoint.name)
+        modelopt_config.check_producer(found, name, context.checkpoint.folder)
     return found
 
 

@@ -36,7 +36,7 @@ def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) ->
     model_type = checkpoint.config.get("model_type")
     if knows_type(table, model_type) or deployment.trust_remote_code:
         return
-    name = "<model>" if checkpoint.origin == "mapping" else checkpoint.name
+    name = checkpoint.folder
     if not model_type:
         raise refuse("config fields", "ValidationError",
                      f"Unrecognized model in {name}. Should have a `model_type` key in its "

@@ -142,6 +142,8 @@ def test_explain_as_json_is_what_python_says(config: str) -> None:
     (["--quantization", "fp8"], {"quantization": "fp8"}), (["-q", "fp8"], {"quantization": "fp8"}),
     (["--linear-backend", "marlin"], {"linear_backend": "marlin"}),
     (["--linear-backend", "Flashinfer-Cutlass"], {"linear_backend": "flashinfer_cutlass"}),
+    (["--linear-backend-per-quant", "fp8_w8a8=marlin"],
+     {"linear_backend_per_quant": {"fp8_w8a8": "marlin"}}),
     (["--allow-deprecated-quantization"], {"allow_deprecated_quantization": True}),
     (["--env", "VLLM_BATCH_INVARIANT=1"], {"env": {"VLLM_BATCH_INVARIANT": "1"}}),
     (["--env", "A=b=c", "--env", "D="], {"env": {"A": "b=c", "D": ""}}),
