@@ -25,8 +25,8 @@ def walk(table: Row, family_id: str, facts: Facts) -> Selection:
     """Return the selection of family `family_id` of an engine table for one layer's `facts`.
 
     `facts` must hold every fact named by the family's kernels, plus `flag.linear_backend` with
-    its words and `env.VLLM_DISABLED_KERNELS` (a tuple of class names). Refuses, as the engine does on
-    its way to the choice: at a variable whose value cannot be read.
+    its words and `env.VLLM_DISABLED_KERNELS` (a tuple of class names). Raises Refusal where the
+    engine raises on its way to the choice: at a variable whose value cannot be read.
     """
     family = table["families"][family_id]
     names, steps = order(table, family, facts)
