@@ -208,7 +208,8 @@ def _module(
         tuple(sizes[name] for name in row.get("parts", ())), heads, facts,
         row.get("stack", TEXT), "" if how == "unnamed" else row.get(
             "known_as", row["path"].removesuffix(".routed_experts")),
-        tuple(row.get("quantized_when", {}).get("except", ())))
+        tuple(row.get("quantized_when", {}).get("except", ())),
+        tuple(row.get("plain_under", ())))
 
 
 def _is_quantized(row: Mapping[str, Any], sizes: Mapping[str, int], default: bool) -> bool:

@@ -34,7 +34,7 @@ class Module(NamedTuple):
     `layers` are the indices at which it stands when the path holds *; `parts` the sizes of its
     output partitions; `facts` what attention and experts are asked about (whole-model numbers);
     `quantized` is false for modules that the engine builds without the quantization config, unless
-    its class is in `quantized_by`;
+    its class is in `quantized_by`, and `plain_under` are the classes that never quantize it;
     `known_as` is the name that the engine gives the module (its prefix).
     """
 
@@ -52,6 +52,12 @@ class Module(NamedTuple):
     stack: str = TEXT
     known_as: str = ""
     quantized_by: tuple[str, ...] = ()
+    plain_under: tuple[str, ...] = ()
+
+    def quantized_under(self, config_class: str | None) -> bool:
+        """Return whether the engine builds the module with this class' quantization config."""
+        built = self.quantized or config_class in self.quantized_by
+        return built and config_class not in self.plain_under
 
     @property
     def name(self) -> str:

@@ -106,6 +106,8 @@ MODULE: Row = {
                             }),
     "bias": Field("text", "which of the family's bias rules applies", required=False),
     "quantized": Field("flag", "false: built without the quantization config", required=False),
+    "plain_under": Field("list", "config classes that never quantize it", required=False,
+                         of=Field("text", "a class")),
     "unpacked": Field("flag", "true: its leaves are not in packed_modules_mapping",
                       required=False),
     "leaves": Field("list", "checkpoint modules that it holds, in fused order", required=False,

@@ -187,8 +187,7 @@ def _check_division(context: Context, site: Site) -> None:
 def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     _check_division(context, site)
     plain = None if site.module.kind == "embedding" else BUILT_PLAIN
-    module = site.module
-    quantized = module.quantized or serving.config_class in module.quantized_by
+    quantized = site.module.quantized_under(serving.config_class)
     assignment = serving.assign(site) if quantized else plain
     if assignment is None:
         return _layer(site, Assignment("UnquantizedEmbeddingMethod"), None, None)
