@@ -209,7 +209,7 @@ def _module(
         row.get("stack", TEXT), "" if how == "unnamed" else row.get(
             "known_as", row["path"].removesuffix(".routed_experts")),
         tuple(row.get("quantized_when", {}).get("except", ())),
-        tuple(row.get("plain_under", ())))
+        tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())))
 
 
 def _is_quantized(row: Mapping[str, Any], sizes: Mapping[str, int], default: bool) -> bool:

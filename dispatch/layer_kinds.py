@@ -82,6 +82,11 @@ def first_flag(row: Row, config: Config, count: int) -> list[str]:
     return [named] * count
 
 
+def flag(row: Row, config: Config, count: int) -> list[str]:
+    """Every layer has the kind `set` or `unset` of a config flag."""
+    return [row["kinds"]["set" if _given(row, config, "flag") else "unset"]] * count
+
+
 def last_layers(row: Row, config: Config, count: int) -> list[str]:
     """The last `last` layers have one kind, those before them another."""
     first = count - _number(row, config, "last")
@@ -91,5 +96,6 @@ def last_layers(row: Row, config: Config, count: int) -> list[str]:
 
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
-    "listed_or_every": listed_or_every, "first_flag": first_flag, "last_layers": last_layers,
+    "listed_or_every": listed_or_every, "first_flag": first_flag, "flag": flag,
+    "last_layers": last_layers,
 }

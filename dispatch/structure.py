@@ -35,6 +35,7 @@ class Module(NamedTuple):
     output partitions; `facts` what attention and experts are asked about (whole-model numbers);
     `quantized` is false for modules that the engine builds without the quantization config, unless
     its class is in `quantized_by`, and `plain_under` are the classes that never quantize it;
+    under those in `replicated_under` no rank cuts it;
     `known_as` is the name that the engine gives the module (its prefix).
     """
 
@@ -53,6 +54,7 @@ class Module(NamedTuple):
     known_as: str = ""
     quantized_by: tuple[str, ...] = ()
     plain_under: tuple[str, ...] = ()
+    replicated_under: tuple[str, ...] = ()
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""

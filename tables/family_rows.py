@@ -108,6 +108,8 @@ MODULE: Row = {
     "quantized": Field("flag", "false: built without the quantization config", required=False),
     "plain_under": Field("list", "config classes that never quantize it", required=False,
                          of=Field("text", "a class")),
+    "replicated_under": Field("list", "config classes under which no rank cuts it",
+                              required=False, of=Field("text", "a class")),
     "unpacked": Field("flag", "true: its leaves are not in packed_modules_mapping",
                       required=False),
     "leaves": Field("list", "checkpoint modules that it holds, in fused order", required=False,

@@ -162,7 +162,8 @@ def _check_windows(structure: Structure) -> None:
 def _build(context: Context, serving: Serving) -> Iterator[Layer]:
     for module, index in context.structure.sites():
         if module.kind in BUILDERS:
-            cut = shard(module, context.deployment.tp)
+            whole = serving.config_class in module.replicated_under
+            cut = shard(module, 1 if whole else context.deployment.tp)
             site = Site(module.known_at(index), index, module, cut)
             yield BUILDERS[module.kind](context, serving, site)
 
