@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os.path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantplan.api import Explanation, budget, explain
+    from quantplan.upgrade import Upgrade, diff
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 if not os.path.isdir(os.path.join(_HERE, "tables")):
@@ -14,13 +16,15 @@ if not os.path.isdir(os.path.join(_HERE, "tables")):
     __path__.append(os.path.dirname(_HERE))
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "__version__", "budget", "explain"]
+__all__ = ["Explanation", "Upgrade", "__version__", "budget", "diff", "explain"]
+
+_HOMES = {"Explanation": "api", "Upgrade": "upgrade", "budget": "api", "diff": "upgrade",
+          "explain": "api"}
+"""Public name -> the module that has it."""
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name, importing its module on first use (start-up stays cheap)."""
-    if name in __all__:
-        from quantplan import api
-
-        return getattr(api, name)
+    if name in _HOMES:
+        return getattr(import_module(f"quantplan.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'quantplan' has no attribute {name!r}")

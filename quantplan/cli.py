@@ -59,6 +59,37 @@ def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def selection_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags, variables and libraries that change only which kernel is selected."""
+    for option in (
+        click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown|installed",
+                     help="Library presence, e.g. flashinfer=off."),
+        click.option("--env", "env", multiple=True, metavar="KEY=VALUE",
+                     help="Engine environment."),
+        click.option("--trust-remote-code", is_flag=True,
+                     help="As the engine's flag: go on where the checkpoint needs config code of "
+                     "its own; it is never run here."),
+        click.option("--allow-deprecated-quantization", is_flag=True),
+        click.option("--block-size", type=click.IntRange(1), metavar="TOKENS",
+                     help="KV cache block."),
+        click.option("--kv-cache-dtype-skip-layers", multiple=True, metavar="LAYER",
+                     help="Repeatable: a layer index, or sliding_window."),
+        click.option("--attention-config", metavar="JSON", help="As the engine's flag."),
+        click.option("--attention-backend", metavar="NAME", help="As the engine's flag."),
+        click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
+                     help="Data parallel size."),
+        click.option("--enable-expert-parallel", "--ep", is_flag=True,
+                     help="Whole experts on every rank."),
+        click.option("--moe-backend", default="auto", metavar="NAME", show_default=True),
+        click.option("--linear-backend-per-quant", multiple=True, metavar="FAMILY=NAME",
+                     help="As linear_backend_per_quant of the engine's --kernel-config; "
+                     "repeatable."),
+        click.option("--linear-backend", default="auto", metavar="NAME", show_default=True),
+    ):
+        command = option(command)
+    return command
+
+
 assume_nearest = click.option(
     "--assume-nearest", is_flag=True,
     help="Answer for a version without a table from the nearest one; the answer says so.")
@@ -70,26 +101,7 @@ assume_nearest = click.option(
 @click.option("--engine", "engines", multiple=True, metavar="vllm[@VERSION]",
               help="Repeatable; default: every engine with a table, its default version.")
 @assume_nearest
-@click.option("--linear-backend", default="auto", metavar="NAME", show_default=True)
-@click.option("--linear-backend-per-quant", multiple=True, metavar="FAMILY=NAME",
-              help="As linear_backend_per_quant of the engine's --kernel-config; repeatable.")
-@click.option("--moe-backend", default="auto", metavar="NAME", show_default=True)
-@click.option("--enable-expert-parallel", "--ep", is_flag=True,
-              help="Whole experts on every rank.")
-@click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
-              help="Data parallel size.")
-@click.option("--attention-backend", metavar="NAME", help="As the engine's flag.")
-@click.option("--attention-config", metavar="JSON", help="As the engine's flag.")
-@click.option("--kv-cache-dtype-skip-layers", multiple=True, metavar="LAYER",
-              help="Repeatable: a layer index, or sliding_window.")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="KV cache block.")
-@click.option("--allow-deprecated-quantization", is_flag=True)
-@click.option("--trust-remote-code", is_flag=True,
-              help="As the engine's flag: go on where the checkpoint needs config code of its own; "
-              "it is never run here.")
-@click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Engine environment.")
-@click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown|installed",
-              help="Library presence, e.g. flashinfer=off.")
+@selection_options
 @click.option("--why-not", metavar="KERNEL", shell_complete=kernel_names,
               help="Every check of one kernel, layer by layer (text only).")
 @click.option("--verbose", "-v", is_flag=True, help="The whole trace.")
@@ -102,6 +114,26 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
     from quantplan.commands import run_explain
 
     sys.exit(run_explain(engines, options))
+
+
+@quantplan.command(short_help="What another engine version would change, and why.")
+@model_options
+@deployment_options
+@click.option("--from", "from_", metavar="vllm[@VERSION]", default="vllm",
+              help="The version that is served now; without @VERSION the default one.")
+@click.option("--to", metavar="vllm@VERSION", required=True, help="The version to compare with.")
+@assume_nearest
+@selection_options
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
+def diff(**options: Any) -> None:
+    """What an upgrade changes for MODEL: start, method, KV cache, kernel and mode of every layer,
+    and the rows of the engine's table that decide it.
+
+    Ends with 0 when the version --to starts and 1 when it does not, whatever changes.
+    """
+    from quantplan.commands import run_diff
+
+    sys.exit(run_diff(options))
 
 
 @quantplan.command(short_help="Weights, KV bytes and KV tokens in memory.")

@@ -20,16 +20,7 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     if options["why_not"] and options["format_"] == "json":
         raise UsageError("--why-not goes with --format text only",
                          hint="The JSON has every candidate of every layer.")
-    asked = {name: options[name] for name in (
-        "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-        "moe_backend", "enable_expert_parallel", "dp", "attention_backend",
-        "kv_cache_dtype_skip_layers", "block_size", "allow_deprecated_quantization",
-        "trust_remote_code", "revision", "as_format", "assume_nearest")}
-    asked["env"] = _pairs(options["env"], "--env", "KEY=VALUE")
-    asked["libs"] = _libs(options["libs"])
-    asked["attention_config"] = _object(options["attention_config"], "--attention-config")
-    asked["linear_backend_per_quant"] = _pairs(
-        options["linear_backend_per_quant"], "--linear-backend-per-quant", "FAMILY=NAME") or None
+    asked = _asked(options)
     found = [explain(options["model"], engine=name, engine_version=version, **asked)
              for name, version in _engines(engines)]
     if options["format_"] == "json":
@@ -38,6 +29,42 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     else:
         _print_texts(found, options)
     return 0 if all(starts(explanation.trace) != "no" for explanation in found) else 1
+
+
+def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the API's functions are asked, from the command line's options."""
+    asked = {name: options[name] for name in (
+        "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
+        "moe_backend", "enable_expert_parallel", "dp", "attention_backend",
+        "kv_cache_dtype_skip_layers", "block_size", "allow_deprecated_quantization",
+        "trust_remote_code", "revision", "as_format", "assume_nearest")}
+    return {**asked, "env": _pairs(options["env"], "--env", "KEY=VALUE"),
+            "libs": _libs(options["libs"]), "linear_backend_per_quant": _pairs(
+                options["linear_backend_per_quant"], "--linear-backend-per-quant",
+                "FAMILY=NAME") or None,
+            "attention_config": _object(options["attention_config"], "--attention-config")}
+
+
+def run_diff(options: Mapping[str, Any]) -> int:
+    """Print what an upgrade changes; return 0 when the new version starts, else 1."""
+    from quantplan.reports.explain_text import Shown
+    from quantplan.reports.explain_view import starts
+    from quantplan.reports.upgrade_text import upgrade_text
+    from quantplan.upgrade import diff
+
+    (engine, old), (other, new) = (engine_named(options[side], f"--{side.strip('_')}")
+                                   for side in ("from_", "to"))
+    if other != engine:
+        raise UsageError(f"--from {engine} and --to {other} are two engines",
+                         wanted="two versions of one engine")
+    found = diff(options["model"], engine=engine, from_version=old, to_version=new,
+                 **_asked(options))
+    if options["format_"] == "json":
+        say_json(found.to_dict())
+    else:
+        shown = [Shown(e.checkpoint, e.gpu, e.deployment, e.trace) for e in (found.old, found.new)]
+        say(wrapped(upgrade_text(shown[0], shown[1], found.changes)))
+    return 0 if starts(found.new.trace) != "no" else 1
 
 
 def run_budget(options: Mapping[str, Any]) -> int:

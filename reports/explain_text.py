@@ -28,9 +28,9 @@ class Shown(NamedTuple):
 
 def explain_text(shown: Shown, *, verbose: bool = False, why_not: str | None = None) -> str:
     """Return the whole text of one explanation, ending in a newline."""
-    parts = [_question(shown), _verdict(shown.trace)]
+    parts = [question(shown), verdict(shown.trace)]
     if shown.trace.error:
-        parts.append(_error(shown.trace))
+        parts.append(error_text(shown.trace))
     else:
         parts.append(_table(shown.trace))
     if why_not:
@@ -40,7 +40,8 @@ def explain_text(shown: Shown, *, verbose: bool = False, why_not: str | None = N
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _question(shown: Shown) -> str:
+def question(shown: Shown) -> str:
+    """Return what was asked, in one line."""
     gpu, deployment = shown.gpu, shown.deployment
     imagined = any(note.id == "hypothetical" for note in shown.checkpoint.notes)
     name = shown.checkpoint.name + (" (hypothetical)" if imagined else "")
@@ -73,17 +74,18 @@ def _question(shown: Shown) -> str:
     return ", ".join(words)
 
 
-def _verdict(trace: Trace) -> str:
+def verdict(trace: Trace) -> str:
+    """Return whether the engine starts, and in which modes or at which stage not."""
     engine = f"{ENGINE_NAMES.get(trace.engine, trace.engine)} {trace.version}"
     engine += f" for {trace.asked}" if trace.asked else ""
-    verdict = VERDICTS[starts(trace)]
+    words = VERDICTS[starts(trace)]
     if trace.error:
-        return f"  {engine}   {verdict}: {trace.error.stage}"
+        return f"  {engine}   {words}: {trace.error.stage}"
     blocked = next((f for f in trace.findings if f.severity == "error"), None)
     if blocked:
-        lines = [f"  {engine}   {verdict}: {blocked.stage}", f"  {blocked.message}"]
+        lines = [f"  {engine}   {words}: {blocked.stage}", f"  {blocked.message}"]
         return "\n".join([*lines, *([f"  next: {blocked.hint}"] if blocked.hint else [])])
-    head = f"  {engine}   {verdict}"
+    head = f"  {engine}   {words}"
     lines = [line for mode in mode_lines(trace) for line in mode]
     rest = [" " * (len(head) + 3) + line for line in lines[1:]]
     return "\n".join([f"{head}   {lines[0]}", *rest]) if lines else head
@@ -156,7 +158,8 @@ def _mode_of(candidate: Candidate) -> str:
     return "A8" if fp8 and not candidate.kernel.startswith(weight_only) else ""
 
 
-def _error(trace: Trace) -> str:
+def error_text(trace: Trace) -> str:
+    """Return the engine's error, what to do next and where it is raised."""
     error = trace.error
     assert error is not None
     where = f" at {error.layer}" if error.layer else ""
@@ -303,4 +306,5 @@ def _layer_depth(layer: Layer) -> list[str]:
     return lines
 
 
-__all__: Sequence[str] = ("Shown", "explain_text", "mode_lines", "why_mode")
+__all__: Sequence[str] = ("Shown", "error_text", "explain_text", "mode_lines", "question",
+                          "verdict", "why_mode")

@@ -178,8 +178,10 @@ def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     `version` None means the engine's default version. Raises NotKnownError naming the nearest
     versions that have a table.
     """
-    table = dict(read_table(f"engines/{engine}/{known_version(engine, version)}"))
-    for name in KEYED:
-        table[name] = {row["id"]: row for row in whole_rows(table[name])}
-    table["attention"] = keyed_attention(table["attention"])
-    return table
+    return keyed(read_table(f"engines/{engine}/{known_version(engine, version)}"))
+
+
+def keyed(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an engine version's table as rules read it: lists of rows as maps by id."""
+    lists = {name: {row["id"]: row for row in whole_rows(content[name])} for name in KEYED}
+    return {**content, **lists, "attention": keyed_attention(content["attention"])}

@@ -64,8 +64,7 @@ def _of_maps(
     old: Mapping[str, Any], new: Mapping[str, Any], at: str, rows: bool = False
 ) -> Iterator[Difference]:
     for key in [*old, *(key for key in new if key not in old)]:
-        brackets = rows or not PLAIN_KEY.fullmatch(key)
-        place = f"{at}[{key}]" if brackets else f"{at}.{key}" if at else key
+        place = place_beneath(at, key, rows)
         if key not in new:
             yield Difference(place, "removed", old[key], None)
         elif key not in old:
@@ -91,9 +90,18 @@ def _of_lists(old: list[Any], new: list[Any], at: str) -> Iterator[Difference]:
         yield Difference(at, "reordered", *kept)
 
 
-def rows_with_ids(items: list[Any]) -> bool:
-    """Return whether a list is of rows that are known by their ids."""
-    return all(isinstance(item, dict) and "id" in item for item in items)
+def place_beneath(at: str, key: str, rows: bool = False) -> str:
+    """Return the place of a key of the map at `at`, or with `rows` of the row that it names."""
+    if rows or not PLAIN_KEY.fullmatch(key):
+        return f"{at}[{key}]"
+    return f"{at}.{key}" if at else key
+
+
+def rows_with_ids(value: Any) -> bool:
+    """Return whether a value is a list of rows, each known by its own id."""
+    if not isinstance(value, list) or not all(isinstance(x, dict) and "id" in x for x in value):
+        return False
+    return len({row["id"] for row in value}) == len(value)
 
 
 def _history(engine: str, old: str, new: str) -> Iterator[tuple[list[tuple[str, ...]], Reason]]:

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
+from quantplan.reports import table_diff_text
 from quantplan.tables.errors import NotKnownError, UsageError
 
 from quantplan.cli import quantplan
@@ -112,3 +114,20 @@ def test_bump_with_the_wheels_of_other_versions(tmp_path: Path) -> None:
     old = engine_files(tmp_path / "old", "0.32.0", FLAG)
     with pytest.raises(UsageError, match=r"old is vllm 0\.32\.0; wanted 0\.33\.0"):
         run("bump", "vllm", "0.33.0", "0.34.0", "--old", old, "--new", old)
+
+
+# JSON by its schema.
+
+
+def validated(data: Any, name: str) -> None:
+    path = Path(table_diff_text.__file__).parent / "schema" / f"{name}.v1.json"
+    jsonschema.validate(data, json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_the_json_of_diff_and_bump_is_by_their_schemas(tmp_path: Path) -> None:
+    validated(json.loads(run("diff", "vllm@0.32.0", "vllm@0.33.0", "--format", "json").output),
+              "tables-diff")
+    old = engine_files(tmp_path / "old", "0.32.0", FLAG.format("True"))
+    new = engine_files(tmp_path / "new", "0.34.0", FLAG.format("False"))
+    found = run("bump", "vllm", "0.32.0", "0.34.0", "--old", old, "--new", new, "--format", "json")
+    validated(json.loads(found.output), "tables-bump")

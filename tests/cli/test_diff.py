@@ -1,0 +1,187 @@
+"""`quantplan diff` and `quantplan.diff`: what an upgrade changes, why, and what they end with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from quantplan.tables.errors import NotKnownError, UsageError
+
+from quantplan.cli import quantplan
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from asking import LLAMA, quantization
+from quantplan.reports import upgrade_view
+
+from quantplan import Upgrade, diff
+
+SCHEMAS = Path(upgrade_view.__file__).parent / "schema"
+
+
+def run(*arguments: str) -> Result:
+    """Return the result of `quantplan diff` with ARGUMENTS; errors of ours are raised."""
+    result = CliRunner().invoke(quantplan, ("diff", *arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def upgrade(quant: str | None = None, capability: str = "9.0", **options: Any) -> Upgrade:
+    """Return what 0.33.0 changes for Llama-3.1-8B cut to two layers."""
+    config = {**LLAMA, **({"quantization_config": quantization(quant)} if quant else {})}
+    return diff(config, from_version="0.32.0", to_version="0.33.0", capability=capability,
+                **options)
+
+
+def reasons(found: Upgrade) -> list[list[tuple[str, str | None]]]:
+    return [[(row.at, row.item) for row in change.because] for change in found.changes]
+
+
+# What changes, and which rows decide it.
+
+
+@pytest.mark.parametrize("quant", [None, "fp8-static", "awq4-g128", "gptq4-g128", "ct-mxfp4"])
+@pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0"])
+def test_nothing_changes(quant: str | None, capability: str) -> None:
+    """The golden rows of both versions are the same."""
+    assert upgrade(quant, capability).changes == ()
+
+
+def test_another_kernel_and_the_backend_that_has_it() -> None:
+    """0.33.0 gives --linear-backend torch an MXFP8 kernel. That it is also the last of the list
+    does not suffice: the flag would still filter it out."""
+    found = upgrade("ct-mxfp8", "12.0", linear_backend="torch")
+    change, *told = found.changes
+    assert change.subject == "layer"
+    assert change.fields == {"kernel": ("FlashInferCutlassMxfp8LinearKernel",
+                                        "TorchMxFp8LinearKernel")}
+    assert len(change.names) == 8
+    assert "model.layers.1.mlp.down_proj" in change.names
+    assert reasons(found)[0] == [("linear_backends.torch", "TorchMxFp8LinearKernel"),
+                                 ("families[mxfp8].kernels", "TorchMxFp8LinearKernel")]
+    assert [(row.subject, row.fields["severity"]) for row in told] == [
+        ("finding", ("warning", None)), ("finding", ("info", None))]
+    assert [reason.version for row in change.because for reason in row.reasons] == [
+        "0.33.0", "0.33.0"]
+
+
+def test_a_start_that_is_refused_now() -> None:
+    found = upgrade(kv_cache_dtype="bfloat16", dtype="float16", capability="8.9")
+    (change,) = found.changes
+    assert change.subject == "start"
+    assert change.fields["outcome"] == ("ok", "error")
+    assert change.fields["error"][1].startswith('ValidationError: kv_cache_dtype="bfloat16"')
+    assert reasons(found) == [[("traits[float_kv_is_the_models].value", None)]]
+
+
+def test_the_way_back_is_the_other_way_round() -> None:
+    there = upgrade(kv_cache_dtype="bfloat16", dtype="float16", capability="8.9")
+    back = diff(LLAMA, from_version="0.33.0", to_version="0.32.0", capability="8.9",
+                kv_cache_dtype="bfloat16", dtype="float16")
+    assert [c.fields["outcome"] for c in back.changes] == [("error", "ok")]
+    assert reasons(back) == reasons(there)
+
+
+def test_mode_and_kernel_of_w4a16_under_batch_invariance() -> None:
+    found = upgrade("ct-w4a16", env={"VLLM_BATCH_INVARIANT": "1"})
+    (change,) = found.changes
+    assert change.fields == {"mode": ("W4A16", None),
+                             "kernel": ("MacheteLinearKernel", None)}
+    assert [row.at for row in change.because] == [
+        "schemes[CompressedTensorsWNA16].integer.unpacked_when"]
+
+
+def test_a_version_does_not_change_anything_against_itself() -> None:
+    found = diff(LLAMA, to_version=None, capability="8.9")
+    assert (found.old.trace.version, found.changes) == (found.new.trace.version, ())
+
+
+def test_a_stand_in_is_stamped() -> None:
+    found = diff(LLAMA, to_version="0.33.7", capability="8.9", assume_nearest=True)
+    assert found.changes == ()
+    assert found.to_dict()["to"]["engine"] == {"name": "vllm", "version": "0.33.0",
+                                               "asked": "0.33.7"}
+
+
+def test_what_is_not_known_names_the_version() -> None:
+    """The table of 0.32.0 has no backends for experts of TorchAO."""
+    config = {**LLAMA, "quantization_config": {"quant_method": "torchao"}}
+    with pytest.raises(NotKnownError, match=r"^vllm 0\.32\.0: quantization method torchao"):
+        diff(config, from_version="0.32.0", to_version="0.33.0", capability="8.9")
+
+
+# As JSON and as text.
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"quant": "ct-mxfp8", "capability": "12.0", "linear_backend": "torch"},
+    {"kv_cache_dtype": "bfloat16", "dtype": "float16"},
+    {"kv_cache_dtype": "bfloat16", "capability": "7.5"},
+])
+def test_the_json_is_by_its_schema(options: dict[str, Any]) -> None:
+    data = json.loads(json.dumps(upgrade(**options).to_dict()))
+    schema = json.loads((SCHEMAS / "diff.v1.json").read_text(encoding="utf-8"))
+    jsonschema.validate(data, schema)
+    assert (data["from"]["engine"]["version"], data["to"]["engine"]["version"]) == (
+        "0.32.0", "0.33.0")
+
+
+def test_the_text_of_no_change() -> None:
+    result = run("llama-3.1-8b", "--as", "fp8", "--gpu", "4090", "--to", "vllm@0.33.0")
+    assert result.exit_code == 0
+    assert "vLLM 0.32.0   starts" in result.output
+    assert "vLLM 0.33.0   starts" in result.output
+    assert result.output.endswith(
+        "\nnothing changes: method, kernels, modes, attention and findings are the same\n")
+
+
+def test_the_text_of_a_change() -> None:
+    result = run("llama-3.1-8b", "--as", "w4a16", "--gpu", "h100", "--from", "vllm@0.32.0", "--to",
+                 "vllm@0.33.0", "--env", "VLLM_BATCH_INVARIANT=1")
+    assert result.exit_code == 0
+    assert ("\nself_attn.qkv_proj (32), self_attn.o_proj (32), mlp.gate_up_proj (32), "
+            "mlp.down_proj (32):\n"
+            "  mode: W4A16 -> none\n"
+            "  kernel: MacheteLinearKernel -> none\n"
+            "  because\n"
+            "    + schemes[CompressedTensorsWNA16].integer.unpacked_when: "
+            '{"env.VLLM_BATCH_INVARIANT": true}\n'
+            "        0.33.0: under VLLM_BATCH_INVARIANT no kernel is chosen") in result.output
+
+
+def test_a_version_that_does_not_start_ends_with_1() -> None:
+    arguments = ("llama-3.1-8b", "--gpu", "4090", "--dtype", "float16", "--kv-cache-dtype",
+                 "bfloat16", "--to")
+    refused = run(*arguments, "vllm@0.33.0")
+    assert refused.exit_code == 1
+    assert "\nstart-up:\n  outcome: ok -> error\n" in refused.output
+    assert run(*arguments, "vllm@0.32.0", "--from", "vllm@0.33.0").exit_code == 0
+
+
+def test_json_on_the_command_line() -> None:
+    data = json.loads(run("llama-3.1-8b", "--gpu", "4090", "--to", "vllm@0.33.0", "--format",
+                          "json").output)
+    assert (data["schema"], data["changes"]) == ("quantplan/diff/1", [])
+
+
+@pytest.mark.parametrize("arguments, error, words", [
+    (("--to", "sglang@0.5.22"), UsageError, "two engines; wanted two versions of one engine"),
+    (("--to", "vllm@9.9.9"), NotKnownError, "no table for vllm 9.9.9"),
+    (("--to", "tgi@1"), UsageError, "--to tgi@1; wanted vllm or sglang"),
+    (("--to", "vllm@0.33.0", "--from", "x"), UsageError, "--from x; wanted vllm or sglang"),
+])
+def test_versions_that_cannot_be(
+    arguments: tuple[str, ...], error: Any, words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        run("llama-3.1-8b", "--gpu", "4090", *arguments)
+
+
+def test_the_version_to_compare_with_is_needed() -> None:
+    assert run("llama-3.1-8b", "--gpu", "4090").exit_code == 2
