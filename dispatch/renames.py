@@ -61,6 +61,8 @@ def _names(value: Any, paths_only: bool, mappers: Sequence[Renames]) -> Any:
         left = paths_only and ("." not in name or name.startswith("re:"))
         return name if left else rename(name, mappers)
 
+    if value is None:
+        return None
     if isinstance(value, Mapping):
         return {new(name): item for name, item in value.items()}
     return type(value)(new(name) for name in value)

@@ -15,7 +15,7 @@ from quantplan.tables.moe_rows import MOE_FIELDS, MOE_KEYED, whole_rows
 from quantplan.tables.overlay import CHANGE
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
-from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, SCHEME
+from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, QUARK_SCHEME, SCHEME
 from quantplan.tables.versions import known_version
 
 KERNEL: Row = {
@@ -118,6 +118,8 @@ ENGINE_DOCUMENT: Row = {
     "compressed_tensors": COMPRESSED_TENSORS,
     "schemes": Field("list", "compressed-tensors scheme classes, in the engine's order",
                      of=SCHEME),
+    "quark_schemes": Field("list", "Quark's scheme classes, in the engine's order",
+                           of=QUARK_SCHEME),
     "humming": HUMMING,
     "promotion": Field("row", "the reordering of kernel lists on some capabilities", of={
         "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),
@@ -168,7 +170,7 @@ OVERLAY_DOCUMENT: Row = {
 """A file of a version that extends another one."""
 
 KEYED = ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
-         "config_classes", "schemes", "families", "kernels", *MOE_KEYED)
+         "config_classes", "schemes", "quark_schemes", "families", "kernels", *MOE_KEYED)
 
 
 @cache

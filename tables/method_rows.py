@@ -28,7 +28,7 @@ CONFIG_CLASS: Row = {
                      of=Field("text", "what they hold", choices=("names", "paths"))),
     "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
                       choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
-                               "modelopt", "none")),
+                               "modelopt", "quark", "none")),
     "source": Field("text", "engine file:symbol"),
 }
 

@@ -1,4 +1,4 @@
-"""The schema of compressed-tensors' schemes in an engine table."""
+"""The schema of the schemes of compressed-tensors and Quark in an engine table."""
 
 from __future__ import annotations
 
@@ -50,5 +50,15 @@ SCHEME: Row = {
                               "kernel is chosen, or after, with the layer's name or without words",
                               choices=("before", "after", "after_named", "assert")),
     }),
+    "source": Field("text", "engine file:symbol"),
+}
+
+QUARK_SCHEME: Row = {
+    "id": Field("text", "the engine's class name"),
+    "min_capability": Field("int", "get_min_capability(), as capability x 10"),
+    "kernel_first": Field("flag", "its constructor chooses the kernel before the capability "
+                          "of the scheme is checked", required=False),
+    "when": Field("list", "facts of a layer's config that it fits; any one line", of=Field(
+        "map", "facts", of=Field("any", "a value, or a list of values"))),
     "source": Field("text", "engine file:symbol"),
 }

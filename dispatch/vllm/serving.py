@@ -17,6 +17,7 @@ from quantplan.dispatch.vllm import (
     modelopt_config,
     moe_wna16,
     online,
+    quark,
 )
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.experts import online as online_experts
@@ -102,12 +103,12 @@ def _ignore(fields: Any, config: Mapping[str, Any]) -> tuple[tuple[str, ...], bo
     """Return the ignore entries that the config itself lists, and whether they are whole names."""
     if isinstance(fields, awq.AwqFields):
         return names(config, "modules_to_not_convert"), False
-    return tuple(getattr(fields, "ignored", getattr(fields, "ignore", ()))), True
+    return tuple(getattr(fields, "ignored", getattr(fields, "ignore", ())) or ()), True
 
 
 MODULES: Mapping[str, Any] = {
     "fp8": fp8, "awq": awq, "gptq": gptq, "moe_wna16": moe_wna16,
-    "compressed_tensors": compressed_tensors,
+    "compressed_tensors": compressed_tensors, "quark": quark,
 }
 """Config class row `resolves` -> the module that reads its fields and assigns its layers."""
 
