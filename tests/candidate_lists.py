@@ -33,6 +33,7 @@ LISTS = {
         "FlashInferCutedslMxfp8LinearKernel", "FlashInferCutlassMxfp8LinearKernel",
         "MarlinMxfp8LinearKernel", "B12xMxfp8LinearKernel", "EmulationMxfp8LinearKernel",
         "HummingMxfp8LinearKernel", "FlashInferTrtllmMxfp8LinearKernel"],
+    "mxfp6": ["HummingMxFp6LinearKernel", "EmulationMxfp6LinearKernel"],
     "mxfp4": [
         "FlashInferMxFp4LinearKernel", "MarlinMxFp4LinearKernel", "HummingMxFp4LinearKernel",
         "B12xMxFp4LinearKernel", "EmulationMxfp4LinearKernel"],
@@ -61,6 +62,7 @@ MXFP4 = {"quant.act_key": "mxfp4", "quant.act_group": 32}
 QUANT: dict[str, dict[str, Any]] = {
     "fp8_w8a8": FP8, "fp8_block_w8a8": BLOCK, "w8a16_fp8": FP8, "int8_w8a8": {},
     "mixed_precision": INT4, "mxfp8": {}, "mxfp4": MXFP4,
+    "mxfp6": {**MXFP4, "quant.weight_type": "float6e3m2"},
     "nvfp4_w4a4": {"quant.weight_only": False}, "nvfp4_w4a16": {"quant.weight_only": True}}
 
 

@@ -53,7 +53,7 @@ def assign(fields: QuarkFields, context: Context, site: Site) -> Assignment | No
 def _is_excluded(fields: QuarkFields, context: Context, site: Site) -> bool:
     if fields.ignore is None:
         raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable",
-                     site.path, f"{FOLDER}/utils.py:should_ignore_layer",
+                     site.module_path, f"{FOLDER}/utils.py:should_ignore_layer",
                      hint="The config lacks exclude; an empty list says nothing is left out.")
     return is_ignored(site.path, fields.ignore, context.structure.packed)
 
