@@ -244,8 +244,8 @@ def test_e5m2_is_refused_as_for_fp8_checkpoints() -> None:
     (INT4, None, "The input size is not aligned with the quantized weight shape. This can be "
      "caused by too large tensor parallel size. input_size_per_partition=3696, group_size=128."),
     (mx("fp4"), None, f"OCP MX linear layer {DOWN!r} has an input size per partition of "
-     "3696, which must be divisible by the OCP MX group size 32. Choose a compatible tensor-parallel size or "
-     "avoid tensor-parallel sharding for this layer.")])
+     "3696, which must be divisible by the OCP MX group size 32. Choose a compatible "
+     "tensor-parallel size or avoid tensor-parallel sharding for this layer.")])
 def test_groups_that_tensor_parallelism_cuts(weight: Any, inputs: Any, words: str) -> None:
     assert message(ask(quark(weight, inputs), "9.0", model=QWEN_72B, tp=8)) == words
 
