@@ -1,0 +1,143 @@
+"""One question: the engine's own start-up of a model folder, as far as the model with meta tensors."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from quantplan.oracle.worker.describe import layers_of, rejected
+from quantplan.oracle.worker.faults import described, not_the_engines
+from quantplan.oracle.worker.groups import form_groups
+from quantplan.oracle.worker.watch import Watch
+
+CONTEXT_LENGTH = 2048
+"""Tokens asked for: selection reads no context length, and long ones only cost time."""
+
+
+class Asked:
+    """One question on its way through the engine, and what is known of the answer so far."""
+
+    def __init__(self, question: Mapping[str, Any], folder: str) -> None:
+        self.question, self.folder = question, folder
+        self.stage = "engine_args"
+        self.answer: dict[str, Any] = {}
+
+
+def answer(question: Mapping[str, Any], watch: Watch, absent: frozenset[str]) -> dict[str, Any]:
+    """Return the engine's answer: outcome ok, error (the engine's own) or untold with a reason."""
+    folder = tempfile.mkdtemp(prefix="quantplan-verify-")
+    asked = Asked(question, os.path.join(folder, "model"))
+    watch.begin()
+    try:
+        write_folder(asked.folder, question)
+        _start(asked, watch)
+        return {"outcome": "ok", **asked.answer}
+    except Exception as error:
+        why = not_the_engines(error, absent)
+        found = described(error, asked.stage, watch.failed, asked.folder)
+        if why:
+            return {"outcome": "untold", "reason": why, "error": found}
+        lists = [note for note in watch.notes if note.kind == "list"]
+        turned_down = list(rejected(lists[-1].names, _last_layer(watch), None)) if lists else []
+        return {"outcome": "error", **asked.answer, "error": {**found, "rejected": turned_down}}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_layer(watch: Watch) -> list[Any]:
+    last = watch.notes[-1].layer
+    return [note for note in watch.notes if note.layer == last]
+
+
+def write_folder(folder: str, question: Mapping[str, Any]) -> None:
+    """Write the model folder of a question: its JSON files, and headers without weights."""
+    os.makedirs(folder)
+    for name, content in {"config.json": question["config"], **question["side_files"]}.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            json.dump(content, file)
+    if question["tensors"] is not None:
+        header = json.dumps({name: {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}
+                             for name, dtype in question["tensors"].items()}).encode()
+        with open(os.path.join(folder, "model.safetensors"), "wb") as weights:
+            weights.write(struct.pack("<Q", len(header)) + header)
+
+
+def _start(asked: Asked, watch: Watch) -> None:
+    arguments = importlib.import_module("vllm.engine.arg_utils")
+    found = arguments.EngineArgs(**_flags(asked))
+    asked.stage = "engine_config"
+    config = found.create_engine_config()
+    asked.answer |= _settled(config)
+    asked.stage = "model_build"
+    form_groups(config.parallel_config.tensor_parallel_size)
+    asked.answer["layers"] = layers_of(_build(config), watch)
+
+
+def _flags(asked: Asked) -> dict[str, Any]:
+    longest = asked.question["config"].get("max_position_embeddings")
+    flags = {"model": asked.folder, "skip_tokenizer_init": True, "load_format": "dummy",
+             "enforce_eager": True, "disable_log_stats": True,
+             "max_model_len": min(longest, CONTEXT_LENGTH) if type(longest) is int
+             else CONTEXT_LENGTH, **asked.question["flags"]}
+    if flags.get("tensor_parallel_size", 1) > 1:
+        flags.setdefault("distributed_executor_backend", "mp")
+    return flags
+
+
+def _settled(config: Any) -> dict[str, Any]:
+    """Return what stands before the model is built."""
+    quantization = config.quant_config
+    return {
+        "dtype": str(config.model_config.dtype).removeprefix("torch."),
+        "method": config.model_config.quantization,
+        "config_class": None if quantization is None else type(quantization).__name__,
+        "min_capability": None if quantization is None else quantization.get_min_capability(),
+        "cache_dtype": config.cache_config.cache_dtype,
+        "dtype_refused": _dtype_refused(config.model_config.dtype),
+    }
+
+
+def _dtype_refused(dtype: Any) -> str | None:
+    """Return the worker's own refusal of a dtype: it comes before the model is built, but in
+    another process than the configuration's."""
+    try:
+        importlib.import_module("vllm.platforms").current_platform.check_if_supports_dtype(dtype)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _build(config: Any) -> Any:
+    torch = importlib.import_module("torch")
+    loading = importlib.import_module("vllm.model_executor.model_loader.utils")
+    dtypes = importlib.import_module("vllm.utils.torch_utils")
+    workspace = importlib.import_module("vllm.v1.worker.workspace")
+    workspace._manager = None
+    workspace.init_workspace_manager(torch.device("meta"))
+    with ExitStack() as stack:
+        stack.enter_context(dtypes.set_default_torch_dtype(config.model_config.dtype))
+        stack.enter_context(torch.device("meta"))
+        stack.enter_context(_no_allocation(torch))
+        return loading.initialize_model(config)
+
+
+def _no_allocation(torch: Any) -> Any:
+    """Return a torch mode under which tensors asked for on a GPU become meta tensors."""
+    mode = importlib.import_module("torch.overrides").TorchFunctionMode
+
+    def redirected(self: Any, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        named = dict(named or {})
+        if function is torch.device and given and type(given[0]) is int:
+            return torch.device("cuda", given[0])
+        device = named.get("device")
+        if type(device) is int or str(device).startswith("cuda"):
+            named["device"] = torch.device("meta")
+        return function(*given, **named)
+    return type("NoAllocation", (mode,), {"__torch_function__": redirected})()

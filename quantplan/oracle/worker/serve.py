@@ -1,0 +1,64 @@
+"""One machine's child: imports the engine on it and answers questions until told to end."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from quantplan.oracle.worker.build import answer
+from quantplan.oracle.worker.channel import Channel
+from quantplan.oracle.worker.emulation import Emulation
+from quantplan.oracle.worker.packages import PACKAGES
+from quantplan.oracle.worker.watch import Watch
+
+USABLE = {
+    "flashinfer": ("vllm.utils.flashinfer", "has_flashinfer"),
+    "deep_gemm": ("vllm.utils.import_utils", "has_deep_gemm"),
+    "humming": ("vllm.utils.import_utils", "has_humming"),
+    "triton_kernels": ("vllm.utils.import_utils", "has_triton_kernels"),
+    "tilelang": ("vllm.utils.import_utils", "has_tilelang"),
+}
+"""Library -> the engine's own question whether it can be used."""
+
+
+def serve(channel: Channel, machine: Mapping[str, Any], emulation: Emulation | None) -> None:
+    """Be the machine that MACHINE says and answer its questions."""
+    os.environ.update(machine["env"])
+    if emulation is not None:
+        emulation.enter(machine)
+    libraries = {name: _usable(name) for name in machine["libs"]}
+    absent = frozenset(name for name in PACKAGES if not libraries.get(name, False))
+    platform = importlib.import_module("vllm.platforms").current_platform
+    capability = platform.get_device_capability()
+    _inspect_models_here()
+    watch = Watch()
+    channel.write({"ready": True, "libs": libraries,
+                   "capability": capability and capability.to_int(),
+                   "gpu": platform.get_device_name()})
+    while (question := channel.read()) is not None and "end" not in question:
+        channel.write(answer(question, watch, absent))
+
+
+def _usable(name: str) -> bool:
+    """Return whether the engine can use a library."""
+    module, question = USABLE.get(name, (None, ""))
+    with suppress(ImportError):
+        asked: Callable[[], bool] | None = (
+            getattr(importlib.import_module(module), question, None) if module else None)
+        return bool(asked()) if asked else _importable(PACKAGES.get(name, (name,))[0])
+    return False
+
+
+def _importable(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _inspect_models_here() -> None:
+    """Let the engine look at model classes in this process: it starts another one for each, which
+    would not be this machine."""
+    registry = importlib.import_module("vllm.model_executor.models.registry")
+    if hasattr(registry, "_run_in_subprocess"):
+        registry._run_in_subprocess = lambda function: function()
