@@ -34,6 +34,7 @@ SCHEMAS = {
     "engines": ("engine_rows", "ENGINE_DOCUMENT"),
     "families": ("family_rows", "FAMILY_DOCUMENT"),
     "formats": ("format_rows", "FORMAT_DOCUMENT"),
+    "grid": ("grid_rows", "GRID_DOCUMENT"),
     "gpus": ("gpu_rows", "GPU_DOCUMENT"),
     "models": ("model_rows", "MODEL_DOCUMENT"),
     "modes": ("mode_rows", "MODE_DOCUMENT"),

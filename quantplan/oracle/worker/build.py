@@ -40,8 +40,8 @@ def answer(question: Mapping[str, Any], watch: Watch, absent: frozenset[str]) ->
         _start(asked, watch)
         return {"outcome": "ok", **asked.answer}
     except Exception as error:
-        why = not_the_engines(error, absent)
         found = described(error, asked.stage, watch.failed, asked.folder)
+        why = not_the_engines(error, found["message"], absent)
         if why:
             return {"outcome": "untold", "reason": why, "error": found}
         lists = [note for note in watch.notes if note.kind == "list"]

@@ -72,11 +72,10 @@ def _sizes(layer: Any) -> dict[str, Any]:
 
 def _selection(notes: list[Note], chosen: str | None) -> dict[str, Any]:
     """Return the last candidate list and why each candidate in front of the choice was not it."""
-    lists = [note for note in notes if note.kind == "list"]
-    if not lists:
-        return {"family": None, "candidates": [], "rejected": []}
-    return {"family": lists[-1].name, "candidates": list(lists[-1].names),
-            "rejected": list(rejected(lists[-1].names, notes, chosen))}
+    last = next((note for note in reversed(notes) if note.kind == "list"), None)
+    names = last.names if last else ()
+    return {"family": last.name if last else None, "candidates": list(names),
+            "rejected": list(rejected(names, notes, chosen))}
 
 
 def rejected(names: tuple[str, ...], notes: list[Note], chosen: str | None

@@ -18,6 +18,7 @@ SM_COUNT = 132
 SHARED_MEMORY_BYTES = 227 << 10
 L2_BYTES = 50 << 20
 DEVICES = 8
+NAME = "emulated"
 CUDA_VERSION = "13.0"
 """The CUDA version that the wheels were built for."""
 
@@ -70,7 +71,7 @@ def emulate_device(capability: Capability) -> None:
 def _properties(capability: tuple[int, int]) -> types.SimpleNamespace:
     return types.SimpleNamespace(
         major=capability[0], minor=capability[1], multi_processor_count=SM_COUNT, is_integrated=0,
-        total_memory=MEMORY_BYTES, name="emulated", L2_cache_size=L2_BYTES,
+        total_memory=MEMORY_BYTES, name=NAME, L2_cache_size=L2_BYTES,
         shared_memory_per_block_optin=SHARED_MEMORY_BYTES)
 
 
@@ -78,7 +79,7 @@ def _emulate_queries(torch: Any, capability: Capability) -> None:
     memory = (MEMORY_BYTES, MEMORY_BYTES)
     _set(torch.cuda, get_device_properties=lambda *device: _properties(capability()),
          get_device_capability=lambda *device: capability(), current_device=_always(0),
-         device_count=_always(DEVICES), get_device_name=_always("emulated"),
+         device_count=_always(DEVICES), get_device_name=_always(NAME),
          mem_get_info=_always(memory))
     _set(torch.accelerator, device_count=_always(DEVICES), is_available=_always(True),
          current_accelerator=_always(torch.device("cuda")), current_device_index=_always(0),
@@ -147,7 +148,7 @@ def emulate_humming(capability: Capability) -> None:
     def value(self: Any) -> types.SimpleNamespace:
         major, minor = capability()
         return types.SimpleNamespace(
-            index=0, name="emulated", is_ppu=False, sm_count=SM_COUNT, sm_major=major,
+            index=0, name=NAME, is_ppu=False, sm_count=SM_COUNT, sm_major=major,
             sm_minor=minor, sm_version=major * 10 + minor, max_threads_per_block=1024,
             max_threads_per_sm=2048, max_registers_per_sm=65536, l2_cache_size=L2_BYTES,
             max_smem_size=SHARED_MEMORY_BYTES, max_smem_size_kb=SHARED_MEMORY_BYTES / 1024)

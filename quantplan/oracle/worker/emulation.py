@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from quantplan.oracle.worker import device
 from quantplan.oracle.worker.extensions import declare_operators
-from quantplan.oracle.worker.packages import HARD_REQUIREMENTS, Shelf
+from quantplan.oracle.worker.packages import Shelf
 
 
 class Emulation:
@@ -23,27 +23,23 @@ class Emulation:
         # Transformers looks for optional packages once: it must see none of the stand-ins.
         importlib.import_module("transformers.models.auto.modeling_auto")
         self.kept = declare_operators()
+        _hide_build_tools()
 
     def enter(self, machine: Mapping[str, Any]) -> None:
         """Be this machine, before anything of the engine is imported."""
         self.capability = divmod(machine["capability"], 10)
-        named = machine["libs"]
-        self.shelf.present = frozenset(
-            {name for name, there in named.items() if there}
-            | {name for name in HARD_REQUIREMENTS if name not in named})
-        usable = "flashinfer" in self.shelf.present
-        os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1" if usable else "0"
+        self.shelf.stock(machine["libs"])
         device.emulate_humming(lambda: self.capability)
-        self._install_platform()
+        self._install_platform(machine["gpu"])
 
-    def _install_platform(self) -> None:
+    def _install_platform(self, name: str) -> None:
         """Make the engine's own CUDA platform current, with the device's answers filled in."""
         platforms = importlib.import_module("vllm.platforms")
         cuda = importlib.import_module("vllm.platforms.cuda")
         interface = importlib.import_module("vllm.platforms.interface")
         capability = interface.DeviceCapability(*self.capability)
         answers = {
-            "get_device_capability": capability, "get_device_name": "emulated",
+            "get_device_capability": capability, "get_device_name": name,
             "get_device_uuid": "GPU-emulated", "get_device_total_memory": device.MEMORY_BYTES,
             "is_fully_connected": True, "device_count": device.DEVICES,
             "num_compute_units": device.SM_COUNT, "is_integrated_gpu": False,
@@ -60,3 +56,10 @@ def _answering(value: Any) -> Any:
     def answer(cls: Any, *arguments: Any, **named: Any) -> Any:
         return value
     return answer
+
+
+def _hide_build_tools() -> None:
+    """FlashInfer is also usable where nvcc and ninja could compile it: here the question says."""
+    which = shutil.which
+    vars(shutil)["which"] = lambda name, *given, **named: (
+        None if name == "ninja" else which(name, *given, **named))

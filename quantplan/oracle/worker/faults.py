@@ -41,12 +41,11 @@ def unwrapped(error: BaseException) -> str:
     return str(error)
 
 
-def not_the_engines(error: BaseException, absent: frozenset[str]) -> str | None:
+def not_the_engines(error: BaseException, text: str, absent: frozenset[str]) -> str | None:
     """Return why an error says nothing about the engine, None where the engine raised it.
 
-    `absent` are the libraries that the question says are not there.
+    `text` is its message, `absent` are the libraries that the question says are not there.
     """
-    text = str(error)
     if isinstance(error, (MemoryError, RecursionError)):
         return f"{type(error).__name__} here"
     if isinstance(error, ImportError) and error.name:

@@ -2,7 +2,7 @@
 
 Mixed-precision kernels hold their weight and activation types. Humming settles its activation type
 when it prepares the weights; its own preparation is run as far as that point. Of other kernels the
-class name says it, and nothing is told here.
+class name says it (scaled matrix products among them), and nothing is told here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class _SettledError(Exception):
 
 def mode_of(kernel: Any, layer: Any) -> str | None:
     """Return the mode, or None where the kernel does not say."""
-    if type(kernel).__name__.startswith("Humming"):
-        return _humming_mode(kernel, layer)
+    name = type(kernel).__name__
+    if name.startswith("Humming"):
+        return None if "ScaledMM" in name else _humming_mode(kernel, layer)
     config = getattr(kernel, "config", None)
     if not hasattr(config, "weight_type") or not hasattr(config, "act_type"):
         return None

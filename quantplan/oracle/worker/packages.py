@@ -12,7 +12,8 @@ from typing import Any
 from quantplan.oracle.worker.stand_ins import StandInModule
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "flashinfer": ("flashinfer", "flashinfer_cubin"),
+    "flashinfer_installed": ("flashinfer",),
+    "flashinfer": ("flashinfer_cubin",),
     "deep_gemm": ("deep_gemm", "vllm.third_party.deep_gemm"),
     "humming": ("humming",),
     "cutedsl": ("cutlass",),
@@ -20,10 +21,12 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         "triton_kernels", "tilelang", "quack", "tokenspeed_mla", "conch", "b12x", "fbgemm_gpu",
         "quark", "torchao", "deep_ep", "helion", "aiter", "bitsandbytes")},
 }
-"""Library -> the packages that it is."""
+"""Library -> the packages that it is. FlashInfer's kernels make flashinfer-python usable."""
 
-HARD_REQUIREMENTS = frozenset({"quack", "tokenspeed_mla"})
-"""Libraries that the wheel's metadata requires and that a question need not name."""
+UNSAID: Mapping[str, str | None] = {
+    "flashinfer_installed": "flashinfer", "quack": None, "tokenspeed_mla": None}
+"""Libraries that a question need not name -> the library that brings them along; None: the wheel's
+metadata requires them."""
 
 USED_FOR_REAL = ("humming",)
 """Libraries whose own code answers for the mode of a kernel; others need no more than a name."""
@@ -38,6 +41,12 @@ class Shelf:
         found = [_Hiding(self, finder) if finder is importlib.machinery.PathFinder else finder
                  for finder in sys.meta_path]
         sys.meta_path[:] = [self, *found]
+
+    def stock(self, libraries: Mapping[str, bool]) -> None:
+        """Make these libraries present or absent; absent is what is not named."""
+        brought = {name for name, by in UNSAID.items() if name not in libraries
+                   and (by is None or libraries.get(by))}
+        self.present = frozenset(name for name, there in libraries.items() if there) | brought
 
     def library_of(self, module: str) -> str | None:
         """Return the library that a module belongs to."""

@@ -29,7 +29,8 @@ def serve(channel: Channel, machine: Mapping[str, Any], emulation: Emulation | N
     os.environ.update(machine["env"])
     if emulation is not None:
         emulation.enter(machine)
-    libraries = {name: _usable(name) for name in machine["libs"]}
+    libraries = dict(machine["libs"]) if emulation is not None else {
+        name: _usable(name) for name in machine["libs"]}
     absent = frozenset(name for name in PACKAGES if not libraries.get(name, False))
     platform = importlib.import_module("vllm.platforms").current_platform
     capability = platform.get_device_capability()

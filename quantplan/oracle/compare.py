@@ -1,0 +1,181 @@
+"""Our answer and the engine's, field by field: where they differ, and both reasons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+LAYER_FIELDS = ("module", "method", "scheme", "family", "mode", "n", "k", "attn_backend",
+                "kv_cache_dtype")
+"""Fields of a layer that are compared as they are; kernels and experts have reasons of their own."""
+
+UNTOLD = frozenset({"mode"})
+"""Fields that the engine does not always tell: none is no answer."""
+
+
+class Difference(NamedTuple):
+    """One place where the answers differ, with the reasons of both sides as far as they have any.
+
+    `where` is a layer's path with * for its index, or "" for the whole model.
+    """
+
+    where: str
+    field: str
+    ours: Any
+    engines: Any
+    our_reason: str | None = None
+    our_source: str | None = None
+    engine_reason: str | None = None
+    indices: tuple[int, ...] = ()
+
+
+def differences(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> list[Difference]:
+    """Return every difference between an explanation (explain.v1.json) and the worker's answer;
+    layers that differ alike are one difference with their indices."""
+    if ours["outcome"] == "error" or engines["outcome"] == "error":
+        return list(_refusals(ours, engines))
+    return [*_model_differences(ours, engines), *_merged(_layer_differences(ours, engines))]
+
+
+def _model_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
+                       ) -> Iterator[Difference]:
+    method = ours["method"]
+    steps = "; ".join(step["because"] for step in method["steps"]) or None
+    source = method["steps"][-1]["source"] if method["steps"] else None
+    for field, mine, its in (
+        ("method", method["resolved"], engines.get("method")),
+        ("config_class", method["config_class"], engines.get("config_class")),
+        ("min_capability", method["min_capability"], engines.get("min_capability")),
+        ("dtype", ours["deployment"]["dtype"], engines.get("dtype")),
+    ):
+        if mine != its:
+            yield Difference("", field, mine, its, steps, source)
+    refused = engines.get("dtype_refused")
+    told = [finding["message"] for finding in ours["findings"] if finding["severity"] == "error"]
+    if refused and not any(refused in message for message in told):
+        yield Difference("", "dtype refused", None, refused, steps, source)
+
+
+def _refusals(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[Difference]:
+    mine, its = ours["error"] or {}, engines.get("error") or {}
+    if ours["outcome"] != engines["outcome"] and "error" in (ours["outcome"], engines["outcome"]):
+        yield Difference(
+            "", "outcome", ours["outcome"], engines["outcome"], _words(mine), mine.get("source"),
+            _words(its))
+        return
+    for field in ("type", "message"):
+        if mine.get(field) != its.get(field):
+            yield Difference("", f"error {field}", mine.get(field), its.get(field),
+                             mine.get("stage"), mine.get("source"), its.get("source"))
+    if its.get("layer") and mine.get("layer") != its["layer"]:
+        yield Difference("", "error layer", mine.get("layer"), its["layer"], _words(mine),
+                         mine.get("source"), its.get("source"))
+
+
+def _words(error: Mapping[str, Any]) -> str | None:
+    if not error:
+        return None
+    place = f" [{error['layer']}]" if error.get("layer") else ""
+    return f"{error['type']}: {error['message']}{place}"
+
+
+def _layer_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
+                       ) -> Iterator[tuple[int | None, Difference]]:
+    mine = {(row["path"], index): row for row in ours["layers"]
+            for index in row["indices"] or [None]}
+    for its in engines["layers"]:
+        path, index = starred(its["path"])
+        row = mine.pop((path, index), None)
+        if row is None:
+            yield index, Difference(path, "layer", None, its["module"])
+            continue
+        for difference in row_differences(path, row, its):
+            yield index, difference
+    for (path, index), row in mine.items():
+        yield index, Difference(path, "layer", row["module"], None)
+
+
+def starred(path: str) -> tuple[str, int | None]:
+    """Return a concrete path with * for its numbers, and the first of them."""
+    numbers = re.findall(r"(?<=\.)\d+(?=\.)", path)
+    return re.sub(r"\.\d+(?=\.)", ".*", path), int(numbers[0]) if numbers else None
+
+
+def row_differences(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
+                    ) -> Iterator[Difference]:
+    """Yield the differences of one layer."""
+    for field in LAYER_FIELDS:
+        mine, its = ours.get(field), engines.get(field)
+        if mine != its and not (its is None and field in UNTOLD):
+            yield Difference(path, field, mine, its, *_our_reason(ours))
+    yield from _choice(path, ours, engines)
+    yield from _experts(path, ours.get("experts") or {}, engines.get("experts") or {})
+
+
+def _our_reason(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    chosen = next((c for c in row["candidates"] if c["kernel"] == row["kernel"]), None)
+    return row.get("why"), chosen and chosen["source"]
+
+
+def _choice(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
+            ) -> Iterator[Difference]:
+    """Yield what differs in the chosen kernel, the kernels turned down, and the reasons why."""
+    if "attn_backend" in engines:
+        return
+    reasons = {kernel: reason for kernel, reason in engines["rejected"]}
+    if ours["kernel"] != engines["kernel"]:
+        why, source = _why_not(ours, engines["kernel"])
+        yield Difference(path, "kernel", ours["kernel"], engines["kernel"], why, source,
+                         _reason(reasons, ours["kernel"]))
+        return
+    mine = {row["kernel"]: row for row in ours["rejected"]}
+    if list(mine) != list(reasons):
+        yield Difference(path, "rejected", list(mine), list(reasons))
+        return
+    for kernel, reason in reasons.items():
+        row = mine[kernel]
+        if reason is not None and reason.rstrip(".") not in str(row["engine_reason"]):
+            yield Difference(path, f"reason of {kernel}", row["engine_reason"], reason,
+                             row["reason"], row["source"])
+
+
+def _why_not(ours: Mapping[str, Any], kernel: str | None) -> tuple[str | None, str | None]:
+    """Return why we did not choose the engine's kernel, and the source of that."""
+    row = next((c for c in ours["candidates"] if c["kernel"] == kernel), None)
+    if row is None:
+        return f"{kernel} is not in our list" if kernel else ours.get("why"), None
+    failed = next((check for check in row["checks"] if check["verdict"] != "pass"), None)
+    if failed is None:
+        return f"{kernel} could serve the layer; {ours['kernel']} comes first", row["source"]
+    return failed["text"], failed["source"]
+
+
+def _reason(reasons: Mapping[str, str | None], kernel: str | None) -> str | None:
+    """Return the engine's reason against our choice."""
+    if kernel is None or kernel not in reasons:
+        return None
+    return reasons[kernel] or (f"{kernel} was not asked: it is disabled or its minimum capability "
+                               "is above the device's")
+
+
+def _experts(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
+             ) -> Iterator[Difference]:
+    if not engines or engines.get("class") is None:
+        return
+    reasons = {kernel: reason for kernel, reason in engines["rejected"]}
+    for field in ("class", "backend"):
+        mine, its = ours.get(field), engines[field]
+        if mine != its and its is not None:
+            yield Difference(path, f"experts {field}", mine, its, ours.get("why"), None,
+                             _reason(reasons, ours.get("class")))
+
+
+def _merged(found: Iterator[tuple[int | None, Difference]]) -> list[Difference]:
+    """Return differences that several layers share once, with the layers' indices."""
+    merged: dict[str, tuple[Difference, list[int]]] = {}
+    for index, difference in found:
+        _, indices = merged.setdefault(repr(difference), (difference, []))
+        if index is not None:
+            indices.append(index)
+    return [difference._replace(indices=tuple(indices)) for difference, indices in merged.values()]
