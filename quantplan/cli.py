@@ -6,14 +6,20 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from quantplan import __version__
+from quantplan.cli_options import (
+    assume_nearest,
+    deployment_options,
+    model_options,
+    selection_options,
+)
 from quantplan.cli_tables import tables
-from quantplan.completion import format_names, gpu_names, kernel_names, model_names
+from quantplan.cli_verify import verify
+from quantplan.completion import kernel_names
 from quantplan.output import clean, discard_stdout, say
 from quantplan.tables.errors import QuantplanError, UsageError
 
@@ -28,71 +34,6 @@ EPILOG = (
 @click.version_option(__version__, prog_name="quantplan")
 def quantplan() -> None:
     """Which quantized kernel will the engine pick on this GPU, in which mode, and does it fit?"""
-
-
-def model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add MODEL and what says which checkpoint and GPU are meant."""
-    for option in (
-        click.option("--capability", metavar="8.9", help="A compute capability instead of a GPU."),
-        click.option("--gpu", metavar="NAME", shell_complete=gpu_names,
-                     help="A GPU of the catalogue (`quantplan gpus`); default: this machine's."),
-        click.option("--as", "as_format", metavar="FORMAT", shell_complete=format_names,
-                     help="The same model as a hypothetical checkpoint: fp8, fp8-block, awq, gptq, "
-                     "w4a16, w8a8-int8 ..."),
-        click.option("--revision", metavar="REV", help="Hub revision."),
-        click.argument("model", shell_complete=model_names),
-    ):
-        command = option(command)
-    return command
-
-
-def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the engine's own flags that change selection or memory."""
-    for option in (
-        click.option("--kv-cache-dtype", default="auto", metavar="DTYPE", show_default=True),
-        click.option("--quantization", "-q", metavar="METHOD", help="As the engine's flag."),
-        click.option("--dtype", default="auto", metavar="DTYPE", show_default=True),
-        click.option("--tp", type=click.IntRange(1, 1024), default=1, show_default=True,
-                     help="Tensor parallel size."),
-    ):
-        command = option(command)
-    return command
-
-
-def selection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags, variables and libraries that change only which kernel is selected."""
-    for option in (
-        click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown|installed",
-                     help="Library presence, e.g. flashinfer=off."),
-        click.option("--env", "env", multiple=True, metavar="KEY=VALUE",
-                     help="Engine environment."),
-        click.option("--trust-remote-code", is_flag=True,
-                     help="As the engine's flag: go on where the checkpoint needs config code of "
-                     "its own; it is never run here."),
-        click.option("--allow-deprecated-quantization", is_flag=True),
-        click.option("--block-size", type=click.IntRange(1), metavar="TOKENS",
-                     help="KV cache block."),
-        click.option("--kv-cache-dtype-skip-layers", multiple=True, metavar="LAYER",
-                     help="Repeatable: a layer index, or sliding_window."),
-        click.option("--attention-config", metavar="JSON", help="As the engine's flag."),
-        click.option("--attention-backend", metavar="NAME", help="As the engine's flag."),
-        click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
-                     help="Data parallel size."),
-        click.option("--enable-expert-parallel", "--ep", is_flag=True,
-                     help="Whole experts on every rank."),
-        click.option("--moe-backend", default="auto", metavar="NAME", show_default=True),
-        click.option("--linear-backend-per-quant", multiple=True, metavar="FAMILY=NAME",
-                     help="As linear_backend_per_quant of the engine's --kernel-config; "
-                     "repeatable."),
-        click.option("--linear-backend", default="auto", metavar="NAME", show_default=True),
-    ):
-        command = option(command)
-    return command
-
-
-assume_nearest = click.option(
-    "--assume-nearest", is_flag=True,
-    help="Answer for a version without a table from the nearest one; the answer says so.")
 
 
 @quantplan.command(short_help="Kernel, mode and gates per layer, and why.")
@@ -181,6 +122,7 @@ def probe(format_: str) -> None:
 
 
 quantplan.add_command(tables)
+quantplan.add_command(verify)
 
 
 @quantplan.command(short_help="A shell's completion script.")

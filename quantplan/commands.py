@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from typing import Any
 
-from quantplan.dispatch.facts import LIB_STATES
-from quantplan.options import ENGINES, engine_named
+from quantplan.options import ENGINES, engine_named, library_states, pairs
 from quantplan.output import say, say_json, wrapped
 from quantplan.tables.errors import UsageError
 from quantplan.tables.versions import engine_versions
@@ -20,7 +20,7 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     if options["why_not"] and options["format_"] == "json":
         raise UsageError("--why-not goes with --format text only",
                          hint="The JSON has every candidate of every layer.")
-    asked = _asked(options)
+    asked = asked_of(options)
     found = [explain(options["model"], engine=name, engine_version=version, **asked)
              for name, version in _engines(engines)]
     if options["format_"] == "json":
@@ -29,20 +29,6 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     else:
         _print_texts(found, options)
     return 0 if all(starts(explanation.trace) != "no" for explanation in found) else 1
-
-
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the API's functions are asked, from the command line's options."""
-    asked = {name: options[name] for name in (
-        "gpu", "capability", "tp", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-        "moe_backend", "enable_expert_parallel", "dp", "attention_backend",
-        "kv_cache_dtype_skip_layers", "block_size", "allow_deprecated_quantization",
-        "trust_remote_code", "revision", "as_format", "assume_nearest")}
-    return {**asked, "env": _pairs(options["env"], "--env", "KEY=VALUE"),
-            "libs": _libs(options["libs"]), "linear_backend_per_quant": _pairs(
-                options["linear_backend_per_quant"], "--linear-backend-per-quant",
-                "FAMILY=NAME") or None,
-            "attention_config": _object(options["attention_config"], "--attention-config")}
 
 
 def run_diff(options: Mapping[str, Any]) -> int:
@@ -58,7 +44,7 @@ def run_diff(options: Mapping[str, Any]) -> int:
         raise UsageError(f"--from {engine} and --to {other} are two engines",
                          wanted="two versions of one engine")
     found = diff(options["model"], engine=engine, from_version=old, to_version=new,
-                 **_asked(options))
+                 **asked_of(options))
     if options["format_"] == "json":
         say_json(found.to_dict())
     else:
@@ -103,17 +89,18 @@ def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
     return [engine_named(text, "--engine") for text in asked]
 
 
-def _pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise UsageError(f"{option} {text}", wanted=wanted)
-        if pairs.get(name, value) != value:
-            raise UsageError(f"{option} {name} is given twice", wanted="one value",
-                             found=f"{pairs[name]} and {value}")
-        pairs[name] = value
-    return pairs
+def asked_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of `explain` that a command's options are."""
+    from quantplan.api import explain
+
+    names = set(signature(explain).parameters) - {"model", "engine"}
+    asked = {name: value for name, value in options.items() if name in names}
+    return {**asked, "env": pairs(options["env"], "--env", "KEY=VALUE"),
+            "libs": library_states(options["libs"]),
+            "attention_config": _object(options["attention_config"], "--attention-config"),
+            "linear_backend_per_quant": pairs(
+                options["linear_backend_per_quant"], "--linear-backend-per-quant",
+                "FAMILY=NAME") or None}
 
 
 def _object(text: str | None, option: str) -> Mapping[str, Any] | None:
@@ -126,15 +113,6 @@ def _object(text: str | None, option: str) -> Mapping[str, Any] | None:
     if found is not None and not isinstance(found, dict):
         raise UsageError(f"{option} {text}", wanted="a JSON object")
     return found
-
-
-def _libs(given: tuple[str, ...]) -> dict[str, bool | str | None]:
-    libs = {}
-    for name, state in _pairs(given, "--lib", "NAME=" + "|".join(LIB_STATES)).items():
-        if state not in LIB_STATES:
-            raise UsageError(f"--lib {name}={state}", wanted="one of " + ", ".join(LIB_STATES))
-        libs[name] = LIB_STATES[state]
-    return libs
 
 
 def run_gpus(words: tuple[str, ...], format_: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantplan.dispatch.config_file import kind
+from quantplan.dispatch.facts import LIB_STATES
 from quantplan.tables.errors import UsageError
 
 ENGINES = ("vllm", "sglang")
@@ -46,6 +47,30 @@ def backend_name(name: str | None) -> str:
     """Return the engine's spelling of a backend: lower case, underscores (config/kernel.py
     normalises dashes the same way)."""
     return (name or "auto").lower().replace("-", "_")
+
+
+def pairs(given: tuple[str, ...], option: str, wanted: str) -> dict[str, str]:
+    """Return name -> value of options written NAME=VALUE; raise UsageError for others."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{option} {text}", wanted=wanted)
+        if found.get(name, value) != value:
+            raise UsageError(f"{option} {name} is given twice", wanted="one value",
+                             found=f"{found[name]} and {value}")
+        found[name] = value
+    return found
+
+
+def library_states(given: tuple[str, ...]) -> dict[str, bool | str | None]:
+    """Return library -> state of the --lib options; raise UsageError for what is no state."""
+    libs = {}
+    for name, state in pairs(given, "--lib", "NAME=" + "|".join(LIB_STATES)).items():
+        if state not in LIB_STATES:
+            raise UsageError(f"--lib {name}={state}", wanted="one of " + ", ".join(LIB_STATES))
+        libs[name] = LIB_STATES[state]
+    return libs
 
 
 def _text(value: Any) -> bool:

@@ -8,8 +8,8 @@ _VALUES = Field("list", "what is drawn from; texts may hold {placeholders}",
                 of=Field("any", "a value"))
 
 FIELD: Row = {
-    "at": Field("text", "path of the field, with dots; options. and side_files. lead elsewhere than "
-                "into the quantization config"),
+    "at": Field("text", "path of the field in the quantization config, with dots; behind options. "
+                "and side_files. in those"),
     "values": _VALUES,
     "add": Field("flag", "whether a field that is not there may be added", required=False),
 }

@@ -27,6 +27,9 @@ ROOMS = {
 }
 """ARCHITECTURE.md: what each room may import besides itself."""
 
+WORKER = ROOT / "quantplan" / "oracle" / "worker"
+"""What runs with the engine's interpreter, where nothing else of ours is installed."""
+
 FILES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 HEAVY = {"torch", "triton", "numpy"}
 NEVER = {*HEAVY, "transformers", "huggingface_hub", "jinja2", "tabulate", "yaml", "pynvml",
@@ -43,6 +46,13 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             yield str(node.module), node.lineno
             if node.module == "quantplan":
                 yield from ((f"quantplan.{alias.name}", node.lineno) for alias in node.names)
+
+
+def imports_by_name(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports through importlib.import_module("NAME")."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+            yield from (str(a.value) for a in node.args if isinstance(a, ast.Constant))
 
 
 def room_of(module: str) -> str | None:
@@ -66,10 +76,20 @@ def test_imports_go_one_way(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
-def test_torch_and_its_kin_are_for_kernels(path: Path) -> None:
-    if path.relative_to(ROOT).parts[0] != "kernels":
+def test_torch_and_its_kin_are_for_kernels_and_the_engines_worker(path: Path) -> None:
+    if path.relative_to(ROOT).parts[0] != "kernels" and WORKER not in path.parents:
         found = {module.split(".")[0] for module, _ in imports(path)}
         assert found & HEAVY == set()
+        named = {module.split(".")[0] for module in imports_by_name(path)}
+        assert named & {"torch", "triton", "transformers", "vllm"} == set()
+
+
+def test_the_engines_worker_and_the_rest_import_nothing_of_each_other() -> None:
+    worker = "quantplan.oracle.worker"
+    for path in FILES:
+        ours = {module for module, _ in imports(path) if room_of(module)}
+        theirs = {module for module in ours if f"{module}.".startswith(f"{worker}.")}
+        assert (ours - theirs if WORKER in path.parents else theirs) == set(), path
 
 
 def test_every_room_has_modules_and_a_docstring() -> None:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from inspect import signature
 from typing import Any, NamedTuple
 
+from quantplan.api import explain
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.tables.errors import UsageError
 
-FLAGS: Mapping[str, str] = {
-    "tp": "tensor_parallel_size",
-    **{name: name for name in ("dtype", "quantization", "kv_cache_dtype", "linear_backend",
-                               "moe_backend", "allow_deprecated_quantization")},
-}
-"""Option of `explain` -> field of the engine's EngineArgs."""
+RENAMED: Mapping[str, str] = {"tp": "tensor_parallel_size", "dp": "data_parallel_size"}
+"""Option of `explain` -> field of the engine's EngineArgs, where the names differ."""
+
+NESTED: Mapping[str, str] = {"linear_backend_per_quant": "kernel_config"}
+"""Option of `explain` -> the field of EngineArgs that holds it under its own name."""
+
+NOT_FLAGS = frozenset({
+    "model", "engine", "engine_version", "assume_nearest", "gpu", "capability", "env", "libs",
+    "tensors", "side_files", "revision", "as_format"})
+"""Parameters of `explain` that are no flags of the engine."""
+
+
+def option_names() -> list[str]:
+    """Return the options of `explain` that are also flags of the engine."""
+    return [name for name in signature(explain).parameters if name not in NOT_FLAGS]
 
 
 class Case(NamedTuple):
@@ -41,8 +52,8 @@ class Case(NamedTuple):
         tensors = self.tensors
         return {
             "config": self.config, "side_files": self.side_files,
-            "flags": {FLAGS[name]: value for name, value in self.options.items()
-                      if value is not None},
+            "flags": dict(_flag(name, value) for name, value in self.options.items()
+                          if value is not None),
             "tensors": None if tensors is None else {
                 name: stored if isinstance(stored, str) else stored[0]
                 for name, stored in tensors.items()},
@@ -57,6 +68,13 @@ class Case(NamedTuple):
         defaults = type(self)._field_defaults
         return {name: value for name, value in self._asdict().items()
                 if name not in defaults or value != defaults[name]}
+
+
+def _flag(name: str, value: Any) -> tuple[str, Any]:
+    """Return an option as the engine takes it."""
+    if name in NESTED:
+        return NESTED[name], {name: value}
+    return RENAMED.get(name, name), list(value) if isinstance(value, tuple) else value
 
 
 FIELD_KINDS: Mapping[str, tuple[type, ...]] = {
@@ -92,19 +110,23 @@ def _case(line: str, where: str) -> Case:
         if not isinstance(value, FIELD_KINDS[name]):
             raise UsageError(f"{where}: {name}", wanted=FIELD_KINDS[name][0].__name__,
                              found=type(value).__name__)
-    unknown = set(given.get("options", {})) - set(FLAGS)
-    if unknown or not {"id", "config"} <= set(given):
-        raise UsageError(f"{where}: id and config are needed" if not unknown else
-                         f"{where}: unknown option {min(unknown)!r}",
-                         wanted="options among " + ", ".join(FLAGS))
+    missing = [name for name in ("id", "config") if name not in given]
+    unknown = sorted(set(given.get("options", {})) - set(option_names()))
+    if missing:
+        raise UsageError(f"{where}: {missing[0]} is missing", wanted="id and config")
+    if unknown:
+        raise UsageError(f"{where}: unknown option {unknown[0]!r}",
+                         wanted="one of " + ", ".join(option_names()))
     return Case(**{"kind": "case", **given})
 
 
 def checkpoint_case(checkpoint: Checkpoint, capability: int | None, **asked: Any) -> Case:
-    """Return the case of a checkpoint that was read; `asked` are further fields of Case."""
+    """Return the case of a checkpoint; `asked` are further fields of Case."""
     tensors = checkpoint.tensors
+    at = "" if capability is None else f" at {capability / 10}"
     return Case(
-        id=checkpoint.name, kind="model", config=dict(checkpoint.config), capability=capability,
-        side_files=dict(checkpoint.side_files), tensors=None if tensors is None else {
+        id=checkpoint.name + at, kind="model", config=dict(checkpoint.config),
+        capability=capability, side_files=dict(checkpoint.side_files),
+        tensors=None if tensors is None else {
             name: stored.dtype if stored.shape is None else [stored.dtype, list(stored.shape)]
             for name, stored in tensors.items()}, **asked)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 LAYER_FIELDS = ("module", "method", "scheme", "family", "mode", "n", "k", "attn_backend",
                 "kv_cache_dtype")
-"""Fields of a layer that are compared as they are; kernels and experts have reasons of their own."""
+"""Fields of a layer that are compared as they are; kernels and experts have more to say."""
 
 UNTOLD = frozenset({"mode"})
 """Fields that the engine does not always tell: none is no answer."""
@@ -123,7 +123,7 @@ def _choice(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
     """Yield what differs in the chosen kernel, the kernels turned down, and the reasons why."""
     if "attn_backend" in engines:
         return
-    reasons = {kernel: reason for kernel, reason in engines["rejected"]}
+    reasons = dict(engines["rejected"])
     if ours["kernel"] != engines["kernel"]:
         why, source = _why_not(ours, engines["kernel"])
         yield Difference(path, "kernel", ours["kernel"], engines["kernel"], why, source,
@@ -163,7 +163,7 @@ def _experts(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
              ) -> Iterator[Difference]:
     if not engines or engines.get("class") is None:
         return
-    reasons = {kernel: reason for kernel, reason in engines["rejected"]}
+    reasons = dict(engines["rejected"])
     for field in ("class", "backend"):
         mine, its = ours.get(field), engines[field]
         if mine != its and its is not None:

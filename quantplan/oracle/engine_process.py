@@ -22,23 +22,24 @@ LONGEST_WORDS = 300
 
 
 class Where(NamedTuple):
-    """Where the engine is: the interpreter of its environment, folders for its path, and whether
-    the GPU is emulated."""
+    """Where the engine is: the interpreter of its environment, folders for its path, whether the
+    GPU is emulated, and the script that asks it."""
 
     python: str = sys.executable
     paths: tuple[str, ...] = ()
     emulate: bool = True
+    worker: str = WORKER
 
 
-class EngineError(Exception):
+class CannotAskError(Exception):
     """The engine cannot be asked: why, in a sentence."""
 
 
 class EngineProcess:
     """One worker: at most one machine at a time, entered when a question needs it."""
 
-    def __init__(self, where: Where, limit_s: float = 60.0, worker: str = WORKER) -> None:
-        self._where, self._limit_s, self._worker = where, limit_s, worker
+    def __init__(self, where: Where, limit_s: float = 60.0) -> None:
+        self._where, self._limit_s = where, limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._words: Any = None
         self._buffer = b""
@@ -47,33 +48,36 @@ class EngineProcess:
         self._refused: dict[str, str] = {}
         self.version = ""
 
-    def start(self) -> str:
-        """Start the worker unless it runs; return the engine's version. Raises EngineError."""
+    def start(self, only_version: bool = False) -> str:
+        """Start the worker unless it runs; return the engine's version, for which alone nothing is
+        imported and the worker ends. Raises CannotAskError."""
         if self._process is not None:
             return self.version
-        self._words = tempfile.TemporaryFile()
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         try:
             self._process = subprocess.Popen(
-                [self._where.python, self._worker], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=self._words, start_new_session=True)
+                [self._where.python, self._where.worker], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=self._words, start_new_session=True)
         except OSError as error:
-            raise EngineError(f"{self._where.python} cannot be run: {error.strerror}") from None
-        self._send({"paths": list(self._where.paths), "emulate": self._where.emulate})
+            self._words.close()
+            raise CannotAskError(f"{self._where.python} cannot be run: {error.strerror}") from None
+        self._send({"paths": list(self._where.paths), "emulate": self._where.emulate,
+                    "only_version": only_version})
         ready = self._receive(START_LIMIT_S)
         if ready is None or "ready" not in ready:
-            why = self._last_words() if ready is None else ready["fault"]
+            why = self._why(ready)
             self.close()
-            raise EngineError(f"vLLM cannot be asked with {self._where.python}: {why}")
+            raise CannotAskError(f"vLLM cannot be asked with {self._where.python}: {why}")
         self.version = str(ready["version"])
         return self.version
 
     def enter(self, machine: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Be on this machine; return what the worker says of it. Raises EngineError."""
+        """Be on this machine; return what the worker says of it. Raises CannotAskError."""
         if self._machine is not None and self._machine[0] == machine:
             return dict(self._machine[1])
         key = json.dumps(machine, sort_keys=True)
         if key in self._refused:
-            raise EngineError(self._refused[key])
+            raise CannotAskError(self._refused[key])
         self.leave()
         self.start()
         self._send(machine)
@@ -81,9 +85,9 @@ class EngineProcess:
         self._child = forked["forked"] if forked else 0
         ready = self._receive(START_LIMIT_S) if forked else None
         if ready is None or "ready" not in ready:
-            self._abandon(ready)
-            self._refused[key] = f"the engine did not come up: {self._last_words()}"
-            raise EngineError(self._refused[key])
+            self._refused[key] = f"the engine did not come up: {self._why(ready)}"
+            self._abandon(self._receive(self._limit_s) if ready and "fault" in ready else ready)
+            raise CannotAskError(self._refused[key])
         self._machine = (dict(machine), ready)
         return dict(ready)
 
@@ -92,7 +96,7 @@ class EngineProcess:
         "untold" with a reason when it gave none."""
         try:
             ready = self.enter(machine)
-        except EngineError as error:
+        except CannotAskError as error:
             return {"outcome": "untold", "reason": str(error)}
         self._send(question)
         before = time.monotonic()
@@ -100,9 +104,9 @@ class EngineProcess:
         if answer is not None and "outcome" in answer:
             return {**answer, "machine": ready}
         late = time.monotonic() - before >= self._limit_s
-        self._abandon(answer)
         why = (f"no answer within {self._limit_s:g} s" if late else
                f"the engine's process ended: {self._last_words()}")
+        self._abandon(answer)
         return {"outcome": "untold", "reason": why}
 
     def leave(self) -> None:
@@ -118,10 +122,10 @@ class EngineProcess:
             return
         process, self._process = self._process, None
         self._kill_child()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
+        for file in (process.stdin, process.stdout, self._words):
+            if file is not None:
                 with suppress(OSError):
-                    pipe.close()
+                    file.close()
         try:
             process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -169,6 +173,10 @@ class EngineProcess:
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         return json.loads(line)
+
+    def _why(self, said: Mapping[str, Any] | None) -> str:
+        """Return what the worker said of its failure, or else wrote last."""
+        return str(said["fault"]) if said and "fault" in said else self._last_words()
 
     def _last_words(self) -> str:
         """Return the last line that the worker wrote to stderr."""

@@ -1,9 +1,10 @@
 """Generated questions: drawn from tables/grid/, the same for the same seed and tables.
 
 A case is a model (half of the time with drawn sizes), a quantization kind with up to three of its
-fields drawn, options of the engine (mostly the first of each), and a machine. An engine is imported anew for every machine, so
-each capability has one plain machine for half of its cases, and a few with drawn libraries and
-variables for the others. One case in twenty has an odd value in a random field.
+fields drawn, options of the engine (mostly the first of each), and a machine. An engine is imported
+anew for every machine, so each capability has one plain machine for half of its cases, and a few
+with drawn libraries and variables for the others. One case in twenty has an odd value
+in a random field.
 """
 
 from __future__ import annotations
@@ -80,8 +81,7 @@ def _table_names(table: Mapping[str, Any]) -> dict[str, Callable[[Draw], str | N
     def drawn(values: Sequence[str]) -> Callable[[Draw], str | None]:
         return lambda draw: draw.one(values)
     return {"method": drawn(list(table["methods"])),
-            "linear_backend": drawn(list(table["linear_backends"])),
-            "kv_cache_dtype": drawn(list(table["kv_cache_dtypes"]))}
+            "linear_backend": drawn(list(table["linear_backends"]))}
 
 
 def _quantized(draw: Draw, kind: Mapping[str, Any], odd: Sequence[Any]

@@ -63,7 +63,7 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def drawn_model(draw: Draw, fields: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a model's config: half of the time one as it is, else with up to three fields drawn."""
+    """Return a model's config: half of the time as it is, else with up to three fields drawn."""
     models = grid_models()
     config = deepcopy(dict(draw.one(models[draw.one(sorted(models))])))
     text = text_part(config)

@@ -1,4 +1,4 @@
-"""One question: the engine's own start-up of a model folder, as far as the model with meta tensors."""
+"""One question: the engine's own start-up of a model folder, up to the model with meta tensors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _start(asked: Asked, watch: Watch) -> None:
     config = found.create_engine_config()
     asked.answer |= _settled(config)
     asked.stage = "model_build"
-    form_groups(config.parallel_config.tensor_parallel_size)
+    form_groups(config.parallel_config)
     asked.answer["layers"] = layers_of(_build(config), watch)
 
 

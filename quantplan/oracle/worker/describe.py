@@ -62,12 +62,9 @@ def find_kernel(holder: Any, depth: int = 0) -> Any:
 
 
 def _sizes(layer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, side in (("k", "input_size"), ("n", "output_size")):
-        size = getattr(layer, f"{side}_per_partition", None)
-        found[name] = getattr(layer, side, None) if size is None else size
-    both = found["n"] is not None and found["k"] is not None
-    return {name: int(size) if both else None for name, size in found.items()}
+    k, n = (getattr(layer, f"{side}_per_partition", getattr(layer, side, None))
+            for side in ("input_size", "output_size"))
+    return {"k": None, "n": None} if None in (k, n) else {"k": int(k), "n": int(n)}
 
 
 def _selection(notes: list[Note], chosen: str | None) -> dict[str, Any]:
@@ -90,9 +87,9 @@ def rejected(names: tuple[str, ...], notes: list[Note], chosen: str | None
             break
         if name in failed or name not in asked:
             yield [name, failed.get(name)]
-    for name in failed:
+    for name, reason in failed.items():
         if name not in names:  # forced by a flag and tried outside the list
-            yield [name, failed[name]]
+            yield [name, reason]
 
 
 def _experts(method: Any, scheme: Any, notes: list[Note]) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import types
 from collections.abc import Mapping
 from typing import Any
 
 from quantplan.oracle.worker import device
 from quantplan.oracle.worker.extensions import declare_operators
 from quantplan.oracle.worker.packages import Shelf
+
+CUBINS, COMPILED = "cubins", "compiled"
 
 
 class Emulation:
@@ -23,12 +27,14 @@ class Emulation:
         # Transformers looks for optional packages once: it must see none of the stand-ins.
         importlib.import_module("transformers.models.auto.modeling_auto")
         self.kept = declare_operators()
-        _hide_build_tools()
 
     def enter(self, machine: Mapping[str, Any]) -> None:
         """Be this machine, before anything of the engine is imported."""
         self.capability = divmod(machine["capability"], 10)
-        self.shelf.stock(machine["libs"])
+        kernels = _kernel_source(machine["libs"])
+        self.shelf.stock({**machine["libs"], "flashinfer": kernels == CUBINS})
+        _offer_compilers(kernels == COMPILED)
+        _answer_for_the_server(machine["libs"].get("nvidia_artifactory", False))
         device.emulate_humming(lambda: self.capability)
         self._install_platform(machine["gpu"])
 
@@ -58,8 +64,22 @@ def _answering(value: Any) -> Any:
     return answer
 
 
-def _hide_build_tools() -> None:
-    """FlashInfer is also usable where nvcc and ninja could compile it: here the question says."""
+def _kernel_source(libs: Mapping[str, bool]) -> str | None:
+    """Return what makes FlashInfer usable: its package of compiled kernels, which also answers for
+    NVIDIA's server, or a compiler; None where nothing does."""
+    if not libs.get("flashinfer"):
+        return None
+    return CUBINS if libs.get("nvidia_artifactory", True) else COMPILED
+
+
+def _offer_compilers(there: bool) -> None:
     which = shutil.which
     vars(shutil)["which"] = lambda name, *given, **named: (
-        None if name == "ninja" else which(name, *given, **named))
+        (name if there else None) if os.path.basename(name) in ("ninja", "nvcc")
+        else which(name, *given, **named))
+
+
+def _answer_for_the_server(there: bool) -> None:
+    """Nothing here asks a network."""
+    requests = importlib.import_module("requests")
+    requests.get = lambda *given, **named: types.SimpleNamespace(status_code=200 if there else 404)

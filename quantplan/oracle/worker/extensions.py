@@ -31,8 +31,8 @@ CAPABILITY_QUERIES: Mapping[str, Callable[[int], bool]] = {
     "cutlass_scaled_mm_supports_fp4": lambda capability: 100 <= capability < 130,
     "mxfp4_experts_quant_supported": lambda capability: 100 <= capability < 120,
 }
-"""What the compiled queries answer: read from the machine code of the 0.32.0 and 0.33.0 wheels (CUDA
-13.0 builds), which is the same in both."""
+"""What the compiled queries answer: read from the machine code of the 0.32.0 and 0.33.0 wheels
+(CUDA 13.0 builds), which is the same in both."""
 
 WORKSPACE_BYTES = 1 << 20
 

@@ -12,7 +12,7 @@ from quantplan.oracle.worker.groups import Group
 from quantplan.oracle.worker.packages import PACKAGES
 from quantplan.oracle.worker.stand_ins import STAND_IN, StandIn, StandInModule, StandInType
 
-OURS = (Nothing, Group, StandIn, StandInModule, StandInType)
+OURS: tuple[type, ...] = (Nothing, Group, StandIn, StandInModule, StandInType)
 DEVICE = re.compile(r"Torch not compiled with CUDA|No CUDA GPUs|NVIDIA driver|libcuda|"
                     r"meta tensor|not available for device type meta|Meta' backend|"
                     r"CUDA error|'_OpNamespace' '\w+' object has no attribute")
@@ -20,6 +20,8 @@ NO_CODE = re.compile(r"does not appear to have a file named \S+\.py|trust_remote
                      r"can be inspected|failed to be inspected")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 FRAMES = 3
+LONGEST = 200
+"""Characters of a message that a reason repeats."""
 
 
 def described(error: BaseException, stage: str, layer: str | None, folder: str) -> dict[str, Any]:
@@ -46,28 +48,38 @@ def not_the_engines(error: BaseException, text: str, absent: frozenset[str]) -> 
 
     `text` is its message, `absent` are the libraries that the question says are not there.
     """
-    if isinstance(error, (MemoryError, RecursionError)):
-        return f"{type(error).__name__} here"
-    if isinstance(error, ImportError) and error.name:
-        return _missing(error, absent)
-    if isinstance(error, AttributeError) and isinstance(error.obj, (*OURS,)):
-        return f"the stand-in for a GPU machine lacks {error.name}"
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) \
-            and getattr(error.obj, "__file__", None) is None:
-        return f"the compiled module {error.obj.__name__} is not loaded"
-    if STAND_IN + "." in text or any(kind.__name__ in text for kind in OURS):
-        return "it met a stand-in for a package"
-    if DEVICE.search(text):
-        return f"it needs a device: {text[:200]}"
-    if NO_CODE.search(text):
-        return f"it needs code of the model folder: {text[:200]}"
-    return None
+    reasons = (_exhausted(error), _missing(error, absent), _of_a_stand_in(error, text),
+               _cut(DEVICE, "it needs a device", text),
+               _cut(NO_CODE, "it needs code of the model folder", text))
+    return next((reason for reason in reasons if reason), None)
 
 
-def _missing(error: ImportError, absent: frozenset[str]) -> str | None:
-    name = str(error.name)
+def _exhausted(error: BaseException) -> str | None:
+    bounded = isinstance(error, (MemoryError, RecursionError))
+    return f"{type(error).__name__} on this machine" if bounded else None
+
+
+def _missing(error: BaseException, absent: frozenset[str]) -> str | None:
+    """An import that fails is the engine's answer where the question says that the package is not
+    there."""
+    if not isinstance(error, ImportError) or not error.name:
+        return None
     for library in absent:
-        if any(name == package or name.startswith(package + ".")
-               for package in PACKAGES.get(library, (library,))):
-            return None
-    return f"{name} is not importable here: {error}"
+        for package in PACKAGES.get(library, (library,)):
+            if error.name == package or error.name.startswith(package + "."):
+                return None
+    return f"{error.name} is not importable here: {error}"
+
+
+def _of_a_stand_in(error: BaseException, text: str) -> str | None:
+    if isinstance(error, AttributeError):
+        if isinstance(error.obj, OURS):
+            return f"the stand-in for a GPU machine lacks {error.name}"
+        if isinstance(error.obj, ModuleType) and getattr(error.obj, "__file__", None) is None:
+            return f"the compiled module {error.obj.__name__} is not loaded"
+    met = f"{STAND_IN}." in text or any(kind.__name__ in text for kind in OURS)
+    return f"it met a stand-in for a package: {text[:LONGEST]}" if met else None
+
+
+def _cut(pattern: re.Pattern[str], reason: str, text: str) -> str | None:
+    return f"{reason}: {text[:LONGEST]}" if pattern.search(text) else None

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import re
 import types
 from typing import Any
 
 from quantplan.oracle.worker.device import do_nothing
 
-WHOLE = ("_TP", "_WORLD", "_EP")
-"""Groups that span the tensor parallel ranks."""
-
-ALONE = ("_DCP", "_PP", "_DP", "_EPLB", "_PCP", "_INNER_DP_WORLD")
+ALONE = ("_DCP", "_PP", "_EPLB", "_PCP", "_INNER_DP_WORLD")
 """Groups of one rank."""
 
 
@@ -37,14 +33,14 @@ class Group:
         return do_nothing
 
 
-def form_groups(size: int) -> None:
-    """Make the engine's groups those of a tensor parallel size."""
+def form_groups(parallel: Any) -> None:
+    """Make the engine's groups those of its ParallelConfig: experts span data and tensor ranks."""
     state = importlib.import_module("vllm.distributed.parallel_state")
-    for name in vars(state):
-        if re.fullmatch("_[A-Z][A-Z_]*", name):
-            if name in WHOLE:
-                setattr(state, name, Group(size))
-            elif name in ALONE:
-                setattr(state, name, Group(1))
-            elif name == "_NODE_COUNT":
-                state._NODE_COUNT = 1
+    tensor, data = parallel.tensor_parallel_size, parallel.data_parallel_size
+    sizes = {"_TP": tensor, "_WORLD": tensor, "_DP": data, "_EP": tensor * data,
+             **dict.fromkeys(ALONE, 1)}
+    for name, size in sizes.items():
+        if hasattr(state, name):
+            setattr(state, name, Group(size))
+    if hasattr(state, "_NODE_COUNT"):
+        state._NODE_COUNT = 1

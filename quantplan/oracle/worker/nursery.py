@@ -35,12 +35,15 @@ def main() -> int:
     if fault:
         channel.write({"fault": fault})
         return 1
+    if start["only_version"]:
+        channel.write({"ready": True, "version": engine_version})
+        return 0
     try:
         emulation = _prepare(bool(start["emulate"]))
     except Exception as error:
         channel.write({"fault": f"{type(error).__name__}: {error}"})
         return 1
-    channel.write({"ready": True, "version": engine_version, "python": sys.version.split()[0]})
+    channel.write({"ready": True, "version": engine_version})
     _serve_machines(channel, emulation)
     return 0
 

@@ -17,6 +17,7 @@ from quantplan.oracle.worker.watch import Watch
 USABLE = {
     "flashinfer": ("vllm.utils.flashinfer", "has_flashinfer"),
     "deep_gemm": ("vllm.utils.import_utils", "has_deep_gemm"),
+    "nvidia_artifactory": ("vllm.utils.flashinfer", "has_nvidia_artifactory"),
     "humming": ("vllm.utils.import_utils", "has_humming"),
     "triton_kernels": ("vllm.utils.import_utils", "has_triton_kernels"),
     "tilelang": ("vllm.utils.import_utils", "has_tilelang"),
@@ -33,12 +34,14 @@ def serve(channel: Channel, machine: Mapping[str, Any], emulation: Emulation | N
         name: _usable(name) for name in machine["libs"]}
     absent = frozenset(name for name in PACKAGES if not libraries.get(name, False))
     platform = importlib.import_module("vllm.platforms").current_platform
+    if not platform.is_cuda():
+        channel.write({"fault": "the engine sees no NVIDIA GPU here; --capability emulates one"})
+        return
     capability = platform.get_device_capability()
     _inspect_models_here()
     watch = Watch()
     channel.write({"ready": True, "libs": libraries,
-                   "capability": capability and capability.to_int(),
-                   "gpu": platform.get_device_name()})
+                   "capability": capability.to_int()})
     while (question := channel.read()) is not None and "end" not in question:
         channel.write(answer(question, watch, absent))
 

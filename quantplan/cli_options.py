@@ -1,0 +1,73 @@
+"""Options that several commands have: the checkpoint, the GPU, and the engine's own flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from quantplan.completion import format_names, gpu_names, model_names
+
+
+def model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add MODEL and what says which checkpoint and GPU are meant."""
+    for option in (
+        click.option("--capability", metavar="8.9", help="A compute capability instead of a GPU."),
+        click.option("--gpu", metavar="NAME", shell_complete=gpu_names,
+                     help="A GPU of the catalogue (`quantplan gpus`); default: this machine's."),
+        click.option("--as", "as_format", metavar="FORMAT", shell_complete=format_names,
+                     help="The same model as a hypothetical checkpoint: fp8, fp8-block, awq, gptq, "
+                     "w4a16, w8a8-int8 ..."),
+        click.option("--revision", metavar="REV", help="Hub revision."),
+        click.argument("model", shell_complete=model_names),
+    ):
+        command = option(command)
+    return command
+
+
+def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the engine's own flags that change selection or memory."""
+    for option in (
+        click.option("--kv-cache-dtype", default="auto", metavar="DTYPE", show_default=True),
+        click.option("--quantization", "-q", metavar="METHOD", help="As the engine's flag."),
+        click.option("--dtype", default="auto", metavar="DTYPE", show_default=True),
+        click.option("--tp", type=click.IntRange(1, 1024), default=1, show_default=True,
+                     help="Tensor parallel size."),
+    ):
+        command = option(command)
+    return command
+
+
+def selection_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the engine's further flags that change selection, its environment and libraries."""
+    for option in (
+        click.option("--lib", "libs", multiple=True, metavar="NAME=on|off|unknown|installed",
+                     help="Library presence, e.g. flashinfer=off."),
+        click.option("--env", multiple=True, metavar="KEY=VALUE", help="Engine environment."),
+        click.option("--trust-remote-code", is_flag=True,
+                     help="As the engine's flag: go on where the checkpoint needs config code of "
+                     "its own; it is never run here."),
+        click.option("--allow-deprecated-quantization", is_flag=True),
+        click.option("--block-size", type=click.IntRange(1), metavar="TOKENS",
+                     help="KV cache block."),
+        click.option("--kv-cache-dtype-skip-layers", multiple=True, metavar="LAYER",
+                     help="Repeatable: a layer index, or sliding_window."),
+        click.option("--attention-config", metavar="JSON", help="As the engine's flag."),
+        click.option("--attention-backend", metavar="NAME", help="As the engine's flag."),
+        click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
+                     help="Data parallel size."),
+        click.option("--enable-expert-parallel", "--ep", is_flag=True,
+                     help="Whole experts on every rank."),
+        click.option("--moe-backend", default="auto", metavar="NAME", show_default=True),
+        click.option("--linear-backend-per-quant", multiple=True, metavar="FAMILY=NAME",
+                     help="As linear_backend_per_quant of the engine's --kernel-config; "
+                     "repeatable."),
+        click.option("--linear-backend", default="auto", metavar="NAME", show_default=True),
+    ):
+        command = option(command)
+    return command
+
+
+assume_nearest = click.option(
+    "--assume-nearest", is_flag=True,
+    help="Answer for a version without a table from the nearest one; the answer says so.")
