@@ -90,7 +90,7 @@ class Selection(NamedTuple):
     @property
     def rejected(self) -> tuple[Candidate, ...]:
         """Return the candidates that the engine looked at and turned down, in its order."""
-        return tuple(c for c in self.candidates if c.considered and c.kernel != self.kernel)
+        return tuple(c for c in self.candidates if c.considered and c.verdict != PASS)
 
 
 class Layer(NamedTuple):

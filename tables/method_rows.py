@@ -43,6 +43,7 @@ METHODS: Row = {
     "online_methods": Field("list", "names that quantize a 16-bit checkpoint at load time", of={
         "id": Field("text", "the name"),
         "linear": Field("text", "the linear method class, or none when linears stay 16-bit"),
+        "experts": Field("text", "the method class of experts"),
         "source": Field("text", "engine file:symbol"),
     }),
     "overrides": Field("list", "override_quantization_method hooks that can answer, in order",

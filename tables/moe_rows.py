@@ -46,7 +46,8 @@ MOVE: Row = {
 SWITCH: Row = {
     "variables": Field("list", "environment variables; any of them given, to any value, acts",
                        of=Field("text", "an id of environment")),
-    "pins": Field("text", "all of them true: only this backend"),
+    "pins": Field("text", "all of them true: only this backend", required=False),
+    "first": Field("text", "all of them true: this backend first", required=False),
     "removes": Field("list", "otherwise: these backends go", of=Field("text", "a backend id")),
 }
 
@@ -88,6 +89,8 @@ EXPERTS_LIST: Row = {
                         }),
     "flags_whole": Field("list", "--moe-backend values all of whose backends stay where no "
                          "activations are asked for", required=False, of=Field("text", "a value")),
+    "flags_batched": Field("list", "--moe-backend values that ask for the batched activation "
+                           "format", required=False, of=Field("text", "a value")),
     "flags_ignored": Field("list", "--moe-backend values that it takes for auto", required=False,
                            of=Field("text", "a value")),
     "source": Field("text", "engine file:symbol"),

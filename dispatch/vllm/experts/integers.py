@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import PASS, evaluate
@@ -47,13 +47,28 @@ def awq_plan(fields: awq.AwqFields, experts: Experts) -> Plan:
         return unquantized("named in modules_to_not_convert, or stored in 16 bits")
     if not marlin_fits(experts, fields.group):
         return _wna16_again({**fields.config, "quant_method": "awq"}, experts)
+
+    def after(experts: Experts, backend: str | None, name: str) -> None:
+        _check_groups(fields.group, lambda count, groups, rows: (count, groups, rows),
+                      f"{AWQ_SOURCE}.create_weights", experts)
+
     return Plan("AutoAWQMoEMethod", "int_wna16", "kInt4Static", quant=integer_facts(
-        "AutoAWQConfig", fields.group, fields.zero_point, True), after=_check_awq)
+        "AutoAWQConfig", fields.group, fields.zero_point, True), after=after)
 
 
-def _check_awq(experts: Experts, backend: str | None, name: str) -> None:
-    """Nothing of AutoAWQMoEMethod's constructor or weights is refused but whole-row groups."""
-    del backend, name
+def _check_groups(group: int, shape: Callable[[int, int, int], tuple[int, ...]],
+                  source: str, experts: Experts) -> None:
+    """Refuse whole-row groups (-1), which make the first scales' `shape` negative: it is given the
+    number of experts, the groups of a row, and the rows of gate and up."""
+    facts = experts.facts
+    if group > 0:
+        return
+    groups = facts["moe.hidden"] // group
+    rows = facts["moe.shard"] * (2 if facts["moe.gated"] else 1)
+    raise refuse("shapes under TP", "RuntimeError",
+                 f"Trying to create tensor with negative dimension {groups}: "
+                 f"{list(shape(facts['moe.local_experts'], groups, rows))}", experts.prefix, source,
+                 hint="These experts need groups of 32, 64 or 128 along K; re-quantize with them.")
 
 
 def gptq_plan(fields: gptq.GptqFields, experts: Experts) -> Plan:
@@ -110,6 +125,8 @@ def _wna16(bits: int, group: int, zero_points: bool, experts: Experts) -> Plan:
 
     def after(experts: Experts, backend: str | None, name: str) -> None:
         _check_halved(group, experts)
+        _check_groups(group, lambda count, groups, rows: (count, rows, groups),
+                      f"{WNA16_SOURCE}.create_weights", experts)
 
     return Plan("MoeWNA16Method", "int_wna16", weight, quant=integer_facts(
         "MoeWNA16Config", group, zero_points, False), after=after)

@@ -43,18 +43,27 @@ def order(table: Row, row: Row, facts: Facts, given: Mapping[str, str], act: str
     if row.get("humming_first") and facts["gpu.prefers_humming"]:
         names = promote(names, table["promotion"], steps)
     for switch in row.get("switches", ()):
-        if not any(name in given for name in switch["variables"]):
-            continue
-        told = f"{' or '.join(switch['variables'])} is set"
-        if all(facts[f"env.{name}"] for name in switch["variables"]):
-            steps.append(Step("Pinned", switch["pins"], told, row["source"]))
-            return Order((_row(row, switch["pins"]),), tuple(steps), True)
-        names = [name for name in names if name not in switch["removes"]]
-        steps.append(Step("Filtered", f"without {', '.join(switch['removes'])}", told,
-                          row["source"]))
+        if any(name in given for name in switch["variables"]):
+            on = all(facts[f"env.{name}"] for name in switch["variables"])
+            names, step = _switched(row, switch, names, on)
+            steps.append(step)
+            if step.kind == "Pinned":
+                return Order((_row(row, switch["pins"]),), tuple(steps), True)
     if row.get("by_activation"):
         names = _by_activation(row, names, act)
     return Order(tuple(_named(row, names)), tuple(steps), False)
+
+
+def _switched(row: Row, switch: Row, names: list[str], on: bool) -> tuple[list[str], Step]:
+    """Return the names after a switch whose variables are given, and what it did."""
+    told = f"{' or '.join(switch['variables'])} is set"
+    if on and "pins" in switch:
+        return names, Step("Pinned", switch["pins"], told, row["source"])
+    rest = [name for name in names if name not in switch["removes"]]
+    if on:
+        return [switch["first"], *rest], Step(
+            "Reordered", f"{switch['first']} first", told, row["source"])
+    return rest, Step("Filtered", f"without {', '.join(switch['removes'])}", told, row["source"])
 
 
 def _automatic(row: Row) -> list[str]:

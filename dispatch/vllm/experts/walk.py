@@ -40,6 +40,8 @@ def walk(table: Row, plan: Plan, facts: Facts, given: Mapping[str, str]) -> Walk
     the list does not have."""
     row = table["experts_lists"][plan.list_id]
     asked = {**facts, **plan.quant}
+    if asked["flag.moe_backend"] in row.get("flags_batched", ()):
+        asked["moe.format"] = "batched_experts"
     asked.update(scheme_facts(table, plan.weight, plan.act, asked))
     found = order(table, row, asked, given, plan.act)
     tried = list(_try_all(table, plan, found, asked))
