@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint
-from quantplan.dispatch.layer_kinds import layer_kinds
-from quantplan.dispatch.model_sizes import model_sizes, nested
+from quantplan.dispatch.model_sizes import nested
+from quantplan.dispatch.module_rows import ModuleRows
 from quantplan.dispatch.renames import read_renames
-from quantplan.dispatch.routing import routing_method
-from quantplan.dispatch.structure import TEXT, Heads, Leaf, Module, Structure
+from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
 from quantplan.tables.family_rows import families_by_architecture
-
-QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
-Kinds = Mapping[str, tuple[frozenset[str], ...]]
-"""Stack -> the kinds of each of its layers."""
-TEXT_STACK = {"id": TEXT, "count": "num_hidden_layers"}
 
 
 def model_structure(checkpoint: Checkpoint) -> Structure:
@@ -31,20 +25,21 @@ def model_structure(checkpoint: Checkpoint) -> Structure:
     family = families_by_architecture()[architecture]
     config = _filled(_text_config(family, root), family)
     _check_covered(config, root, family)
-    kinds = _stack_kinds(family, config, root)
-    sizes = model_sizes(family["sizes"], config, root, _common(kinds))
+    rows = ModuleRows(family, config, root)
+    sizes = rows.sizes()
     _check_heads(sizes, config.get("model_type"), family)
-    modules = tuple(_modules(family, config, root, kinds))
+    modules = tuple(rows.modules())
     layers = sizes["num_hidden_layers"]
     window, types = _window(config, family) or None, _layer_types(config, family, layers)
     return Structure(
         architecture, family["id"], str(root.get("model_type", "")), layers, sizes,
         bool(config.get("tie_word_embeddings", root.get("tie_word_embeddings", False))),
-        modules, _packed(modules, family), str(config.get("hidden_act", "silu")),
+        modules, _packed(modules, family, config), str(config.get("hidden_act", "silu")),
         tuple(family.get("hidden_act", ())), family["source"],
         window if types is None or set(types) == {"sliding_attention"} else None,
         types, config.get("max_window_layers", family.get("max_window_layers")),
         bool(family.get("complete")), read_renames(family.get("renames", ())),
+        tuple(family.get("replaced", ())),
     )
 
 
@@ -78,12 +73,15 @@ def _check_covered(
 
 
 def _packed(
-    modules: Iterable[Module], family: Mapping[str, Any]
+    modules: Iterable[Module], family: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
     unpacked = {row["path"] for row in family["modules"] if row.get("unpacked")}
     found = {m.name: tuple(leaf.name for leaf in m.leaves)
              for m in modules if len(m.leaves) > 1 and m.path not in unpacked}
-    return found | {name: tuple(leaves) for name, leaves in family.get("packed", {}).items()}
+    found |= {name: tuple(leaves) for name, leaves in family.get("packed", {}).items()}
+    needs = family.get("packed_if", {})
+    return {name: leaves for name, leaves in found.items()
+            if name not in needs or config.get(needs[name])}
 
 
 def _window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
@@ -147,81 +145,3 @@ def _check_heads(
     if model_type in family.get("even_heads", ()) and head_dim % 2:
         raise CheckpointError("config.json: head_dim", found=str(head_dim),
                               wanted="an even size, for rotary embeddings")
-
-
-def _stack_kinds(
-    family: Mapping[str, Any], config: Mapping[str, Any], root: Mapping[str, Any]
-) -> Kinds:
-    """Return the kinds of every layer of every stack."""
-    sizes = model_sizes(family["sizes"], config, root)
-    rows = {stack["id"]: stack for stack in (TEXT_STACK, *family.get("stacks", ()))}
-    return {name: layer_kinds(row.get("layer_kinds", ()), config, sizes[row["count"]])
-            for name, row in rows.items() if row["count"] in sizes}
-
-
-def _common(kinds: Kinds) -> frozenset[str]:
-    """Return the kinds that every layer of the text stack has: they hold for the whole model."""
-    layers = kinds.get(TEXT) or (frozenset(),)
-    return frozenset.intersection(*layers)
-
-
-def _modules(
-    family: Mapping[str, Any], config: Mapping[str, Any], root: Mapping[str, Any], kinds: Kinds
-) -> Iterator[Module]:
-    """Yield the module of every row that this config has layers for."""
-    common, sized = tuple(_common(kinds)), dict[tuple[str, ...], dict[str, int]]()
-    for row in family["modules"]:
-        at = tuple(row.get("at", ()))
-        if at not in sized:
-            sized[at] = model_sizes(family["sizes"], config, root, (*common, *at))
-        own, stack = sized[at], row.get("stack", TEXT)
-        if ("has" in row and not own.get(row["has"])) or own.get(row.get("lacks", "")):
-            continue
-        layers = tuple(i for i, kind in enumerate(kinds.get(stack, ())) if kind.issuperset(at))
-        if layers or "*" not in row["path"]:
-            for number in range(own.get(row["times"], 0) if "times" in row else 1):
-                path = row["path"].replace("#", str(number))
-                yield _module({**row, "path": path}, own, config, family, layers)
-
-
-def _module(
-    row: Mapping[str, Any], sizes: Mapping[str, int], config: Mapping[str, Any],
-    family: Mapping[str, Any], layers: tuple[int, ...],
-) -> Module:
-    leaves = tuple(
-        Leaf(leaf["name"], sizes[leaf["n"]], sizes[leaf["k"]] if "k" in leaf else None)
-        for leaf in row.get("leaves", ()))
-    split = row.get("split", "none")
-    heads = Heads(*(sizes[name] for name in row.get("heads", QKV_HEADS))) if split == "qkv" else (
-        None)
-    facts = {**row.get("facts", {}),
-             **{fact: sizes.get(size) for fact, size in row.get("sizes", {}).items()},
-             **{fact: config.get(field) for fact, field in row.get("reads", {}).items()
-                if config.get(field) is not None}}
-    how = family.get("embedding") if row["module"] == "VocabParallelEmbedding" else None
-    if row.get("kind") == "experts":
-        facts.setdefault("routing", routing_method(facts))
-    return Module(
-        row["path"], row["module"], split, _bias(row, config, family), leaves,
-        row.get("kind", "embedding" if split == "vocab" else "linear"),
-        layers if "*" in row["path"] else (), _is_quantized(row, sizes, how != "plain"),
-        tuple(sizes[name] for name in row.get("parts", ())), heads, facts,
-        row.get("stack", TEXT), "" if how == "unnamed" else row.get(
-            "known_as", row["path"].removesuffix(".routed_experts")),
-        tuple(row.get("quantized_when", {}).get("except", ())),
-        tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())))
-
-
-def _is_quantized(row: Mapping[str, Any], sizes: Mapping[str, int], default: bool) -> bool:
-    rule = row.get("quantized_when")
-    fits = rule is None or all(sizes[name] % rule["multiple_of"] == 0 for name in rule["sizes"])
-    return bool(row.get("quantized", default)) and fits
-
-
-def _bias(
-    row: Mapping[str, Any], config: Mapping[str, Any], family: Mapping[str, Any]
-) -> bool:
-    rule = family["biases"][row["bias"]] if "bias" in row else ()
-    alone = family.get("bias_fields", {}).get(row.get("bias"))
-    return bool(config[alone]) if alone in config else any(
-        field == "always" or bool(config.get(field)) for field in rule)

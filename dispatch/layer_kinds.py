@@ -24,8 +24,10 @@ def layer_kinds(rows: Sequence[Row], config: Config, count: int) -> tuple[frozen
 
 def _given(row: Row, config: Config, word: str) -> Any:
     """Return what the config says for one of the rule's words, else its default."""
-    found = config.get(row.get("fields", {}).get(word, word))
-    return row.get("defaults", {}).get(word) if found is None else found
+    fields = row.get("fields", {}).get(word, word)
+    said = (config.get(name) for name in ([fields] if isinstance(fields, str) else fields))
+    return next((value for value in said if value is not None),
+                row.get("defaults", {}).get(word))
 
 
 def _number(row: Row, config: Config, word: str) -> int:
@@ -54,16 +56,20 @@ def sparse_step(row: Row, config: Config, count: int) -> list[str]:
 
 
 def listed(row: Row, config: Config, count: int) -> list[str]:
-    """A list `types` in the config names each layer's type; `kinds` says what each type is here."""
+    """A list `types` in the config (or a string with a letter each) names each layer's type;
+    `kinds` says what each type is here, its `other` what any type besides is, its `unlisted` what
+    every layer is without a list."""
     types, kinds = _given(row, config, "types"), row["kinds"]
-    if not isinstance(types, (list, tuple)) or len(types) != count:
+    if not isinstance(types, (list, tuple, str)) and "unlisted" in kinds:
+        return [kinds["unlisted"]] * count
+    if not isinstance(types, (list, tuple, str)) or len(types) != count:
         field = row.get("fields", {}).get("types", "types")
         raise CheckpointError(f"config.json: {field}", wanted=f"a list of {count} names",
                               found=repr(types)[:60])
-    strange = next((t for t in types if t not in kinds), None)
-    if strange is not None:
+    strange = next((t for t in types if str(t) not in kinds), None)
+    if strange is not None and "other" not in kinds:
         raise NotKnownError(f"layer type {strange!r}", wanted="one of " + ", ".join(kinds))
-    return [kinds[t] for t in types]
+    return [kinds.get(str(t), kinds.get("other")) for t in types]
 
 
 def listed_or_every(row: Row, config: Config, count: int) -> list[str]:
@@ -94,8 +100,46 @@ def last_layers(row: Row, config: Config, count: int) -> list[str]:
     return [shared if index >= first > 0 else own for index in range(count)]
 
 
+def indexed(row: Row, config: Config, count: int) -> list[str]:
+    """DeepSeek sparse attention: which layers have an indexer (F in the pattern, or each freq-th
+    from the offset on); the others `reuse` the indices of the layer before."""
+    pattern = _given(row, config, "pattern")
+    if pattern is not None:
+        return ["reuses" if index < len(pattern) and pattern[index] == "S" else "indexed"
+                for index in range(count)]
+    step = max(1, _number(row, config, "freq"))
+    offset = _number(row, config, "offset")
+    return ["reuses" if max(index - offset + 1, 0) % step else "indexed" for index in range(count)]
+
+
+def every(row: Row, config: Config, count: int) -> list[str]:
+    """Llama 4: every `step`-th layer is `at`, those before it `between`; all are when step is 0."""
+    step, kinds = _number(row, config, "step"), row["kinds"]
+    return [kinds["at"] if step and (index + 1) % step == 0 else kinds["between"]
+            for index in range(count)]
+
+
+def every_other(row: Row, config: Config, count: int) -> list[str]:
+    """gpt-oss: layers of `even` index, and the others."""
+    kinds = row["kinds"]
+    return [kinds["odd"] if index % 2 else kinds["even"] for index in range(count)]
+
+
+def chunked(row: Row, config: Config, count: int) -> list[str]:
+    """Llama 4: layers with rotary embeddings attend in chunks; `rope` has 0 for the others, which
+    are every `step`-th without it."""
+    rope, step = _given(row, config, "rope"), max(1, _number(row, config, "step"))
+    marks = rope or [(index + 1) % step for index in range(count)]
+    if not isinstance(marks, (list, tuple)) or len(marks) < count:
+        raise CheckpointError(f"config.json: {row['fields']['rope']}", found=repr(rope)[:60],
+                              wanted=f"a list of {count} numbers")
+    chunk = _given(row, config, "chunk")
+    return ["chunked" if chunk and marks[index] else "full" for index in range(count)]
+
+
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
     "listed_or_every": listed_or_every, "first_flag": first_flag, "flag": flag,
     "last_layers": last_layers,
+    "indexed": indexed, "every": every, "every_other": every_other, "chunked": chunked,
 }

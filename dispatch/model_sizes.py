@@ -10,18 +10,20 @@ from quantplan.tables.errors import CheckpointError
 
 Config = Mapping[str, Any]
 Row = Mapping[str, Any]
+NO_SIZES: Mapping[str, int | None] = {}
 
 
 def model_sizes(
-    rows: Sequence[Row], config: Config, root: Config, kinds: Collection[str] = ()
+    rows: Sequence[Row], config: Config, root: Config, kinds: Collection[str] = (),
+    each: Mapping[str, int | None] = NO_SIZES,
 ) -> dict[str, int]:
-    """Return size name -> value for a layer of the given kinds.
+    """Return size name -> value for a layer of the given kinds; `each` are the layer's own.
 
     `config` holds the language model's fields, `root` is the whole config.json. Raises
     CheckpointError for a field that is missing or no positive integer.
     """
     chosen = {row["id"]: row for row in rows if row.get("at") in (None, *kinds)}
-    work = _Work(chosen, config, root)
+    work = _Work(chosen, config, root, each)
     found = {name: work.size(name) for name in chosen}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -40,9 +42,12 @@ def nested(root: Config, path: Sequence[str]) -> Config:
 class _Work:
     """Sizes worked out on demand, so that rows may stand in any order."""
 
-    def __init__(self, rows: Mapping[str, Row], config: Config, root: Config) -> None:
+    def __init__(
+        self, rows: Mapping[str, Row], config: Config, root: Config,
+        known: Mapping[str, int | None],
+    ) -> None:
         self.rows, self.config, self.root = rows, config, root
-        self.known: dict[str, int | None] = {}
+        self.known = dict(known)
 
     def size(self, name: str) -> int | None:
         """Return the size, None where the config leaves it out."""
@@ -51,11 +56,23 @@ class _Work:
         return self.known[name]
 
     def _value(self, row: Row) -> int | None:
+        if "each" in row:
+            return None
+        if "length" in row:
+            return self._length(row["length"])
         for operation, work in OPERATIONS.items():
             if operation in row:
                 terms = [self.size(t) if isinstance(t, str) else t for t in row[operation]]
                 return None if None in terms else work(terms)
         return self._field(row)
+
+    def _length(self, fields: Sequence[str]) -> int:
+        named = next((name for name in fields if self.config.get(name) is not None), fields[0])
+        found = self.config.get(named)
+        if not isinstance(found, (list, tuple, str)) or not found:
+            raise CheckpointError(f"config.json: {named}", wanted="one entry per layer",
+                                  found="nothing" if found is None else repr(found)[:60])
+        return len(found)
 
     def _field(self, row: Row) -> int | None:
         place = nested(self.root, row["from"]) if "from" in row else self.config
@@ -79,6 +96,8 @@ class _Work:
 
 
 def _checked(value: Any, field: str, row: Row) -> int:
+    if row.get("flag") and isinstance(value, bool):
+        return int(value)
     least = 0 if row.get("optional") or "default" in row else 1
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         name = ".".join((*row.get("from", ()), field))

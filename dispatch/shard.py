@@ -39,6 +39,12 @@ def shard(module: Module, tp: int) -> Shard:
     return _column(module, tp if module.split == "column" else 1)
 
 
+def on_ranks(module: Module, tp: int) -> Module:
+    """Return the module as each of `tp` ranks builds it: a fused projection whose Mamba groups are
+    copied is plain column-parallel."""
+    return module._replace(module="ColumnParallelLinear") if copies_groups(module, tp) else module
+
+
 def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
     """Return the kv heads that one rank holds: an even share, or one replicated head."""
     return max(1, kv_heads // tp)
@@ -56,8 +62,8 @@ def padded_vocab(vocab: int) -> int:
 
 
 def _qkv(module: Module, heads: Heads, tp: int) -> Shard:
-    kv = kv_heads_per_rank(heads.kv, tp) * heads.dim
-    parts = (heads.query // tp * heads.dim, kv, kv)
+    kv = kv_heads_per_rank(heads.kv, tp)
+    parts = (heads.query // tp * heads.dim, kv * heads.dim, kv * heads.value_dim)
     # The engine's own full size counts replicated kv heads once per rank.
     k = module.leaves[0].k or 1
     return Shard(sum(parts), k, sum(parts) * tp, k, parts, heads_divide(heads.query, heads.kv, tp))
@@ -78,4 +84,20 @@ def _column(module: Module, tp: int) -> Shard:
     whole = module.parts or tuple(leaf.n for leaf in module.leaves)
     parts = tuple(n // tp for n in whole)
     k = module.leaves[0].k or 1
+    if copies_groups(module, tp):
+        return _grouped(whole, parts, module.groups.parts if module.groups else (), k, tp)
     return Shard(sum(parts), k, sum(whole), k, parts, all(n % tp == 0 for n in whole))
+
+
+def copies_groups(module: Module, tp: int) -> bool:
+    """Return whether every rank holds a copy of the parts of one Mamba group, in one partition
+    (model_executor/layers/mamba/mamba_mixer2.py:MambaMixer2)."""
+    return module.groups is not None and module.groups.count % tp != 0
+
+
+def _grouped(
+    whole: tuple[int, ...], cut: tuple[int, ...], per_group: tuple[int, ...], k: int, tp: int
+) -> Shard:
+    n = sum(whole[i] if i in per_group else part for i, part in enumerate(cut))
+    divides = all(size % tp == 0 for i, size in enumerate(whole) if i not in per_group)
+    return Shard(n, k, n * tp, k, (n,), divides)

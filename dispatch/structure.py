@@ -21,11 +21,19 @@ class Leaf(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """How a qkv split counts: query heads, kv heads, features of a head."""
+    """How a qkv split counts: query heads, kv heads, features of a head and of a value head."""
 
     query: int
     kv: int
     dim: int
+    value_dim: int
+
+
+class Groups(NamedTuple):
+    """The groups of a Mamba mixer, and which output partitions there is one of per group."""
+
+    count: int
+    parts: tuple[int, ...]
 
 
 class Module(NamedTuple):
@@ -34,9 +42,9 @@ class Module(NamedTuple):
     `layers` are the indices at which it stands when the path holds *; `parts` the sizes of its
     output partitions; `facts` what attention and experts are asked about (whole-model numbers);
     `quantized` is false for modules that the engine builds without the quantization config, unless
-    its class is in `quantized_by`, and `plain_under` are the classes that never quantize it;
-    under those in `replicated_under` no rank cuts it;
-    `known_as` is the name that the engine gives the module (its prefix).
+    its class is in `quantized_by`, and `plain_under` are the classes that never quantize it; under
+    those in `replicated_under` no rank cuts it; `known_as` is the name that the engine gives the
+    module (its prefix); `before` and `after` are the rules that its class asks around building it.
     """
 
     path: str
@@ -55,6 +63,9 @@ class Module(NamedTuple):
     quantized_by: tuple[str, ...] = ()
     plain_under: tuple[str, ...] = ()
     replicated_under: tuple[str, ...] = ()
+    groups: Groups | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""
@@ -106,6 +117,7 @@ class Structure(NamedTuple):
     max_window_layers: int | None = None
     complete: bool = False
     renames: tuple[Renames, ...] = ()
+    replaced: tuple[Mapping[str, Any], ...] = ()
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""

@@ -22,7 +22,7 @@ def sizes_are_known(family: Family) -> Iterator[str]:
 def sizes_say_one_thing(family: Family) -> Iterator[str]:
     """Every size is read from fields or worked out by one operation."""
     for row in family["sizes"]:
-        said = [k for k in ("fields", "product", "sum", "quotient") if k in row]
+        said = [k for k in ("fields", "product", "sum", "quotient", "length", "each") if k in row]
         if len(said) != 1:
             yield f"sizes[{row['id']}]: {' and '.join(said) or 'nothing'} says what it is"
 
@@ -53,7 +53,7 @@ def _named(module: Family) -> Iterator[str]:
     for leaf in module.get("leaves", ()):
         yield from (leaf["n"], leaf.get("k", leaf["n"]))
     yield from (*module.get("parts", ()), *module.get("sizes", {}).values())
-    yield from (module[word] for word in ("has", "lacks") if word in module)
+    yield from (module[word] for word in ("has", "lacks", "groups") if word in module)
     if module.get("split") == "qkv":
         yield from module.get("heads", QKV_HEADS)
 

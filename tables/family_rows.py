@@ -29,20 +29,26 @@ SIZE: Row = {
     "default_by_type": Field("map", "model_type -> that value", required=False,
                              of=Field("int", "the value")),
     "default_size": Field("text", "name of the size that stands in then", required=False),
+    "flag": Field("flag", "the fields are true or false and count as 1 or 0", required=False),
     "optional": Field("flag", "absent fields leave the size out; rows ask with has and lacks",
                       required=False),
     "listed": Field("flag", "the field is a list: the size is its length", required=False),
     "product": _NAMES,
     "sum": _NAMES,
     "quotient": _NAMES,
+    "length": Field("list", "config fields, the first that is present: its entries are counted",
+                    required=False, of=Field("text", "a field")),
+    "each": Field("text", "a rule of dispatch/layer_sizes.py: it names one value per layer, or "
+                  "none", required=False),
     "at": Field("text", "layer kind that the row is for", required=False),
     "source": Field("text", "engine or config class that says so", required=False),
 }
 
 LAYER_KINDS: Row = {
     "rule": Field("text", "a rule of dispatch/layer_kinds.py: it names one kind per layer"),
-    "fields": Field("map", "the rule's word -> config field", required=False,
-                    of=Field("text", "a field")),
+    "fields": Field("map", "the rule's word -> config field, or fields of which the first that is "
+                    "present and not null counts", required=False,
+                    of=Field("any", "a field or fields")),
     "defaults": Field("map", "the rule's word -> value when the config does not say",
                       required=False, of=Field("any", "a value")),
     "kinds": Field("map", "the rule's word -> layer kind", required=False,
@@ -74,6 +80,10 @@ ATTENTION_FACTS: Mapping[str, str] = {
     "qk_nope_head_dim": "features of a head without position",
     "qk_rope_head_dim": "features of a head with position",
     "index_topk": "tokens that an indexer chooses",
+    "groups": "groups of a state-space mixer",
+    "state": "features of a state of a state-space mixer",
+    "key_heads": "key heads of linear attention",
+    "key_head_dim": "features of a key head of linear attention",
 }
 """What the facts of modules of kind attention, mla and part mean; whole-model numbers, before any
 sharding (dispatch/vllm/attention_facts.py reads them)."""
@@ -116,12 +126,24 @@ MODULE: Row = {
                     of=LEAF),
     "parts": Field("list", "sizes of its output partitions, where the leaves' are not these",
                    required=False, of=Field("text", "a size")),
-    "heads": Field("list", "sizes that count query heads, kv heads and features per head of a "
-                   "qkv split; absent: the config's", required=False, of=Field("text", "a size")),
+    "heads": Field("list", "sizes that count query heads, kv heads, features per head and, where "
+                   "they differ, features per value head of a qkv split; absent: the config's",
+                   required=False, of=Field("text", "a size")),
+    "groups": Field("text", "size that counts the groups of a Mamba mixer: where ranks do not "
+                    "divide them, each rank holds a copy of the parts of one group",
+                    required=False),
+    "per_group": Field("list", "the parts that there is one of per group", required=False,
+                       of=Field("text", "a size")),
+    "before": Field("list", "rules of dispatch/vllm/construction.py that the class asks before it "
+                    "builds this", required=False, of=Field("text", "a rule")),
+    "after": Field("list", "rules that it asks afterwards", required=False,
+                   of=Field("text", "a rule")),
     "sizes": Field("map", "facts of the module that are sizes of the model: fact -> size",
                    required=False, of=Field("text", "a size")),
     "reads": Field("map", "facts that the config says: fact -> field", required=False,
                    of=Field("text", "a field")),
+    "equals": Field("map", "facts that are whether a config field has this value", required=False,
+                    of={"field": Field("text", "a field"), "value": Field("scalar", "the value")}),
     "facts": Field("map", "facts that the engine's class fixes; those of attention are named in "
                    "family_rows.py:ATTENTION_FACTS", required=False,
                    of=Field("any", "a value")),
@@ -132,6 +154,15 @@ DEFAULTS: Row = {
                          of=Field("text", "a model_type")),
     "fields": Field("map", "config field -> value", of=Field("any", "a value")),
     "source": Field("text", "the config class"),
+}
+
+REPLACED: Row = {
+    "method": Field("text", "the engine's class name"),
+    "capabilities": Field("list", "capabilities x 10", of=Field("int", "a capability")),
+    "dtypes": Field("list", "model dtypes", of=Field("text", "a dtype")),
+    "model_types": Field("list", "model types", of=Field("text", "a model_type")),
+    "shapes": Field("list", "N x K of one rank", of=Field("text", "a shape such as 2624x6144")),
+    "source": Field("text", "engine file and symbol"),
 }
 
 FAMILY: Row = {
@@ -151,8 +182,12 @@ FAMILY: Row = {
     "sizes": Field("list", "sizes besides its skeletons'", required=False, of=SIZE),
     "stacks": Field("list", "stacks of layers, where they are not all alike", required=False,
                     of=STACK),
+    "replaced": Field("list", "linear methods that the class puts in the place of "
+                      "UnquantizedLinearMethod", required=False, of=REPLACED),
     "packed": Field("map", "packed_modules_mapping where it says more than the leaves",
                     required=False, of=Field("list", "leaf names", of=Field("text", "a leaf"))),
+    "packed_if": Field("map", "fused name -> config field without which it is not in "
+                       "packed_modules_mapping", required=False, of=Field("text", "a field")),
     "whole_heads": Field("list", "model types whose config class wants hidden_size to be a "
                          "multiple of the heads; others round down", required=False,
                          of=Field("text", "a model_type")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
@@ -48,6 +49,11 @@ def read(config: Config, context: Context) -> AwqFields:
     skipped = skipped or tuple(unquantized_modules(context.checkpoint))
     return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), skipped,
                      config)
+
+
+def rename(fields: AwqFields, renamed: Callable[[str], str]) -> AwqFields:
+    """Return the fields with the engine's module names (AutoAWQConfig.apply_vllm_mapper)."""
+    return fields._replace(skipped=tuple(map(renamed, fields.skipped)))
 
 
 def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:

@@ -3,7 +3,7 @@ utils/gptq_utils.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
@@ -74,6 +74,11 @@ def _weight_type(bits: Any, sym: Any, stage: str, layer: str | None) -> str:
     kind = "ValueError" if layer else "ValidationError"
     raise refuse(stage, kind, f"Unsupported quantization config: bits={bits}, sym={sym}", layer,
                  f"{SOURCE}.TYPE_MAP", hint="Only 4 and 8 bits with sym=true are served.")
+
+
+def rename(fields: GptqFields, renamed: Callable[[str], str]) -> GptqFields:
+    """Return the fields with the engine's module names (AutoGPTQConfig.apply_vllm_mapper)."""
+    return fields._replace(quantized=frozenset(map(renamed, fields.quantized)))
 
 
 def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | None:

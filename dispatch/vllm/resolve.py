@@ -9,7 +9,7 @@ from typing import Any
 from quantplan.dispatch import pins
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import model_structure
-from quantplan.dispatch.shard import shard
+from quantplan.dispatch.shard import on_ranks, shard
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import (
     SEVERITIES,
@@ -23,6 +23,7 @@ from quantplan.dispatch.trace import (
 )
 from quantplan.dispatch.vllm.attention import attention_layer, with_attention
 from quantplan.dispatch.vllm.attention_args import backend_name
+from quantplan.dispatch.vllm.construction import check_rules, replaced
 from quantplan.dispatch.vllm.context import (
     Assignment,
     Context,
@@ -160,12 +161,15 @@ def _check_windows(structure: Structure) -> None:
 
 
 def _build(context: Context, serving: Serving) -> Iterator[Layer]:
-    for module, index in context.structure.sites():
+    tp = context.deployment.tp
+    for module, index in ((on_ranks(m, tp), index) for m, index in context.structure.sites()):
         if module.kind in BUILDERS:
             whole = serving.config_class in module.replicated_under
-            cut = shard(module, 1 if whole else context.deployment.tp)
+            cut = shard(module, 1 if whole else tp)
             site = Site(module.known_at(index), index, module, cut)
+            check_rules(module.before, context, site)
             yield BUILDERS[module.kind](context, serving, site)
+            check_rules(module.after, context, site)
 
 
 def _check_division(context: Context, site: Site) -> None:
@@ -177,16 +181,14 @@ def _check_division(context: Context, site: Site) -> None:
         raise refuse("shapes under TP", "AssertionError", text, site.module_path,
                      "model_executor/layers/linear.py",
                      hint="Choose a tensor parallel size that divides this layer.")
-    structure = context.structure
-    accepted = structure.accepted_acts
-    if site.name == "down_proj" and accepted and structure.hidden_act not in accepted:
-        raise refuse("layer assignment", "ValueError",
-                     f"Unsupported activation: {structure.hidden_act}. Only silu is supported for "
-                     "now.", site.path, structure.source)
 
 
 def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     _check_division(context, site)
+    return replaced(context, site, _assigned(context, serving, site))
+
+
+def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
     plain = None if site.module.kind == "embedding" else BUILT_PLAIN
     quantized = site.module.quantized_under(serving.config_class)
     assignment = serving.assign(site) if quantized else plain

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantplan.dispatch.facts import Tensor
+from quantplan.dispatch.renames import renamed
 from quantplan.dispatch.structure import Leaf
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
@@ -21,12 +22,20 @@ SOURCE = "safetensors headers"
 
 def stored_findings(context: Context, layers: Sequence[Layer]) -> Iterator[Finding]:
     """Yield what the headers contradict; nothing when no header could be read."""
-    tensors = context.checkpoint.tensors
+    tensors = _engine_names(context)
     if tensors is not None:
         yield from _wrong_storage(context, layers, tensors)
         yield from _wrong_shapes(context, layers, tensors)
         yield from _missing_layers(context, layers, tensors)
         yield from _missing_kv_scales(context, layers, tensors)
+
+
+def _engine_names(context: Context) -> Mapping[str, Tensor] | None:
+    """Return the tensors under the names that the model class gives them."""
+    tensors, renames = context.checkpoint.tensors, context.structure.renames
+    if tensors is None or not renames:
+        return tensors
+    return {renamed(name, renames): tensor for name, tensor in tensors.items()}
 
 
 def _wrong_storage(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
-from quantplan.dispatch.shard import shard
+from quantplan.dispatch.shard import on_ranks, shard
 from quantplan.dispatch.structure import Module, Structure
 
 FILE = Path(__file__).parents[1] / "golden" / "families-vllm-0.32.0.jsonl"
@@ -23,18 +23,19 @@ def structure(case: dict[str, Any]) -> Structure:
 
 
 def built(module: Module, tp: int) -> list[Any]:
-    """Return path, layers, class, n, k, name, bias and output partitions of a module per rank."""
-    layers = list(module.layers) if module.per_layer else None
+    """Return class, n, k, name, bias and output partitions of a module on rank 0."""
+    module = on_ranks(module, tp)
     cut = shard(module, tp)
-    sizes = (cut.n, cut.k, list(cut.parts)) if module.leaves else (None, None, None)
-    return [module.path, layers, module.module, sizes[0], sizes[1], module.known_as,
-            module.bias, sizes[2]]
+    n, k, parts = (cut.n, cut.k, list(cut.parts)) if module.leaves else (None, None, None)
+    return [module.module, n, k, module.known_as, module.bias, parts]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_modules_are_the_engine_s(case: dict[str, Any]) -> None:
-    modules = [built(m, case["tp"]) for m in structure(case).modules if m.kind != "norm"]
-    assert sorted(modules, key=str) == sorted(case["modules"], key=str)
+    ours = {(module.path, index): built(module, case["tp"])
+            for module, index in structure(case).sites() if module.kind != "norm"}
+    assert ours == {(path, index): row for path, layers, *row in case["modules"]
+                    for index in (layers or (None,))}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])

@@ -1,0 +1,133 @@
+"""The rows of a family read with one config: kinds of layers, sizes, and the modules that stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quantplan.dispatch.layer_kinds import layer_kinds
+from quantplan.dispatch.layer_sizes import layer_sizes
+from quantplan.dispatch.model_sizes import model_sizes
+from quantplan.dispatch.structure import TEXT, Groups, Heads, Leaf, Module
+
+Row = Mapping[str, Any]
+QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+TEXT_STACK = {"id": TEXT, "count": "num_hidden_layers"}
+
+
+class ModuleRows:
+    """One family's rows with one config: `config` holds the language model's fields, `root` is the
+    whole config.json."""
+
+    def __init__(self, family: Row, config: Row, root: Row) -> None:
+        self.family, self.config, self.root = family, config, root
+        self._sized: dict[tuple[Any, ...], dict[str, int]] = {}
+        counts = model_sizes(family["sizes"], config, root)
+        stacks = {stack["id"]: stack for stack in (TEXT_STACK, *family.get("stacks", ()))}
+        self.kinds = {
+            name: layer_kinds(row.get("layer_kinds", ()), config, counts[row["count"]])
+            for name, row in stacks.items() if row["count"] in counts}
+        self.common = frozenset.intersection(*(self.kinds.get(TEXT) or (frozenset(),)))
+        self.each = layer_sizes(family["sizes"], config, counts["num_hidden_layers"])
+
+    def sizes(self, at: Sequence[str] = (), layer: int | None = None) -> Mapping[str, int]:
+        """Return the sizes of layers of kinds `at`: those of one layer, or the model's, for which
+        the largest stands where layers differ."""
+        own = {name: max(filter(None, each), default=None) if layer is None else each[layer]
+               for name, each in self.each.items()}
+        key = (*at, *own.values())
+        if key not in self._sized:
+            self._sized[key] = model_sizes(self.family["sizes"], self.config, self.root,
+                                           (*self.common, *at), own)
+        return self._sized[key]
+
+    def modules(self) -> Iterator[Module]:
+        """Yield the module of every row that this config has layers for."""
+        for row in self.family["modules"]:
+            for layers, sizes in self._places(row):
+                present = "has" not in row or sizes.get(row["has"])
+                if present and not sizes.get(row.get("lacks", "")):
+                    yield from self._copies(row, sizes, layers)
+
+    def _copies(
+        self, row: Row, sizes: Mapping[str, int], layers: tuple[int, ...]
+    ) -> Iterator[Module]:
+        """Yield the row's module, as often as it says."""
+        for number in range(sizes.get(row["times"], 0) if "times" in row else 1):
+            path = row["path"].replace("#", str(number))
+            yield _module({**row, "path": path}, sizes, self.config, self.family, layers)
+
+    def _places(self, row: Row) -> Iterator[tuple[tuple[int, ...], Mapping[str, int]]]:
+        """Yield the layers at which a row stands, those of the same sizes together."""
+        at, stack = tuple(row.get("at", ())), row.get("stack", TEXT)
+        if "*" not in row["path"]:
+            yield (), self.sizes(at)
+            return
+        layers = [i for i, kinds in enumerate(self.kinds.get(stack, ())) if kinds.issuperset(at)]
+        alike: dict[tuple[int | None, ...], list[int]] = {}
+        for layer in layers:
+            own = tuple(each[layer] for each in self.each.values()) if stack == TEXT else ()
+            alike.setdefault(own, []).append(layer)
+        for group in alike.values():
+            yield tuple(group), self.sizes(at, group[0] if stack == TEXT else None)
+
+
+def _module(
+    row: Row, sizes: Mapping[str, int], config: Row, family: Row, layers: tuple[int, ...]
+) -> Module:
+    leaves = tuple(
+        Leaf(leaf["name"], sizes[leaf["n"]], sizes[leaf["k"]] if "k" in leaf else None)
+        for leaf in row.get("leaves", ()))
+    split = row.get("split", "none")
+    how = family.get("embedding") if row["module"] == "VocabParallelEmbedding" else None
+    return Module(
+        row["path"], row["module"], split, _bias(row, config, family), leaves,
+        row.get("kind", "embedding" if split == "vocab" else "linear"), layers,
+        _is_quantized(row, sizes, how != "plain"),
+        tuple(sizes[name] for name in row.get("parts", ())),
+        _heads(row, sizes) if split == "qkv" else None, _facts(row, sizes, config),
+        row.get("stack", TEXT), "" if how else _known_as(row),
+        tuple(row.get("quantized_when", {}).get("except", ())),
+        tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())),
+        _groups(row, sizes),
+        tuple(row.get("before", ())), tuple(row.get("after", ())))
+
+
+def _known_as(row: Row) -> str:
+    return str(row.get("known_as", row["path"].removesuffix(".routed_experts")))
+
+
+def _is_quantized(row: Row, sizes: Mapping[str, int], default: bool) -> bool:
+    rule = row.get("quantized_when")
+    fits = rule is None or all(sizes[name] % rule["multiple_of"] == 0 for name in rule["sizes"])
+    return bool(row.get("quantized", default)) and fits
+
+
+def _heads(row: Row, sizes: Mapping[str, int]) -> Heads:
+    counts = [sizes[name] for name in row.get("heads", QKV_HEADS)]
+    return Heads(*counts) if len(counts) == len(Heads._fields) else Heads(*counts, counts[-1])
+
+
+def _groups(row: Row, sizes: Mapping[str, int]) -> Groups | None:
+    if "groups" not in row:
+        return None
+    parts = enumerate(row["parts"])
+    return Groups(sizes[row["groups"]], tuple(i for i, name in parts if name in row["per_group"]))
+
+
+def _facts(row: Row, sizes: Mapping[str, int], config: Row) -> Mapping[str, Any]:
+    return {**row.get("facts", {}),
+            **{fact: sizes.get(size) for fact, size in row.get("sizes", {}).items()},
+            **{fact: config[field] for fact, field in row.get("reads", {}).items()
+               if field in config},
+            **{fact: config.get(rule["field"]) == rule["value"]
+               for fact, rule in row.get("equals", {}).items()}}
+
+
+def _bias(
+    row: Mapping[str, Any], config: Mapping[str, Any], family: Mapping[str, Any]
+) -> bool:
+    rule = family["biases"][row["bias"]] if "bias" in row else ()
+    alone = family.get("bias_fields", {}).get(row.get("bias"))
+    return bool(config[alone]) if alone in config else any(
+        field == "always" or bool(config.get(field)) for field in rule)

@@ -1,0 +1,82 @@
+"""What model classes ask while they are built, besides the shapes of their layers: rules that
+families name (`before` and `after` of a module), and the linear methods that they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from quantplan.dispatch.trace import Layer
+from quantplan.dispatch.vllm.context import Context, Site, refuse
+
+Rule = Callable[[Context, Site], None]
+TP_HINT = "Choose another tensor parallel size."
+
+
+def check_rules(rules: tuple[str, ...], context: Context, site: Site) -> None:
+    """Refuse where one of the named rules does."""
+    for rule in rules:
+        RULES[rule](context, site)
+
+
+def activation(context: Context, site: Site) -> None:
+    """The class computes the activations of the family's `hidden_act` only."""
+    structure = context.structure
+    if structure.accepted_acts and structure.hidden_act not in structure.accepted_acts:
+        raise refuse("layer assignment", "ValueError",
+                     f"Unsupported activation: {structure.hidden_act}. Only silu is supported for "
+                     "now.", site.path, structure.source)
+
+
+def experts_per_rank(context: Context, site: Site) -> None:
+    """There is at least one expert for every rank."""
+    experts, tp = context.structure.sizes.get("experts", 0), context.deployment.tp
+    if tp > experts:
+        raise refuse("shapes under TP", "ValueError",
+                     f"Tensor parallel size {tp} is greater than the number of experts {experts}.",
+                     site.path, context.structure.source, hint=TP_HINT)
+
+
+def expert_groups(context: Context, site: Site) -> None:
+    """A grouped top-k needs its groups."""
+    facts = site.module.facts
+    if facts.get("groups") is None or facts.get("topk_groups") is None:
+        raise refuse("layer assignment", "ValueError",
+                     "num_expert_group and topk_group must be provided when use_grouped_topk is "
+                     "True", site.path, "model_executor/layers/fused_moe/router/router_factory.py:"
+                     "create_fused_moe_router", hint="config.json: n_group and topk_group.")
+
+
+def mamba_ranks(context: Context, site: Site) -> None:
+    """Mamba heads divide over the ranks; so do groups, unless there is one."""
+    heads, groups, tp = (site.module.facts.get("heads", 0), site.module.facts.get("groups", 1),
+                         context.deployment.tp)
+    source = "model_executor/layers/mamba/mamba_mixer2.py:MambaMixer2.__init__"
+    if heads % tp:
+        raise refuse("shapes under TP", "AssertionError",
+                     "Tensor parallel world size must divide num heads.", site.path, source,
+                     hint=TP_HINT)
+    if groups % tp and groups != 1:
+        raise refuse("shapes under TP", "AssertionError",
+                     "If tensor parallel world size does not divide num_groups, then num_groups "
+                     "must equal 1.", site.path, source, hint=TP_HINT)
+
+
+RULES: Mapping[str, Rule] = {
+    "activation": activation, "experts_per_rank": experts_per_rank,
+    "expert_groups": expert_groups, "mamba_ranks": mamba_ranks,
+}
+"""The rules that rows of tables/families name."""
+
+
+def replaced(context: Context, site: Site, layer: Layer) -> Layer:
+    """Return the layer with the method that the model class puts in the place of a plain one."""
+    if layer.method != "UnquantizedLinearMethod":
+        return layer
+    shape, structure = f"{layer.n}x{layer.k}", context.structure
+    for row in structure.replaced:
+        if (shape in row["shapes"] and context.gpu.capability in row["capabilities"]
+                and context.dtype in row["dtypes"]
+                and structure.model_type in row["model_types"]):
+            return layer._replace(method=row["method"], why=f"{structure.architecture} replaces "
+                                  f"the method of {shape} layers ({row['source']})")
+    return layer
