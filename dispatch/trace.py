@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 class Step(NamedTuple):
     """One change of a name or a candidate list, with its reason: Overridden, Reordered, Pinned,
-    Filtered or Disabled."""
+    Filtered, Disabled, or NoCode (chosen, but not compiled for the device)."""
 
     kind: str
     what: str

@@ -52,9 +52,9 @@ def attention_words_have_places(engine: Engine) -> Iterator[str]:
 
 def requirements(attention: Mapping[str, Any]) -> Iterator[Where]:
     """Yield every requirement of the attention part with the place it stands in."""
-    for part in (attention, attention["prefill"]):
-        for backend in part["backends"]:
-            for phase in ("imports", "requires", "combination", "refuses"):
+    for rows in (attention["backends"], attention["prefill"]["backends"], attention["modules"]):
+        for backend in rows:
+            for phase in ("imports", "requires", "combination", "refuses", "runs_on"):
                 for position, row in enumerate(backend.get(phase, ())):
                     yield f"attention[{backend['id']}].{phase}[{position}]", row
     flash = attention["flash"]
@@ -91,6 +91,7 @@ FACTS = {
     "gpu.capability", "gpu.family", "gpu.name", "gpu.capability_text", "gpu.capability_tuple",
     "gpu.below_80", "flag.use_trtllm_attention",
     "attn.heads", "attn.kv_heads", "attn.group", "attn.head_dim", "attn.topk_blocks", "attn.mla",
+    "attn.padded_heads", "attn.window",
     "attn.gqa", "attn.sparse", "attn.dense", "attn.sinks", "attn.mm_prefix",
     "attn.sliding_window", "attn.softcap", "attn.rswa", "attn.encoder_only", "attn.type",
     "attn.non_causal", "attn.block_size", "attn.block_given", "attn.cache_block",

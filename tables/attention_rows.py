@@ -15,6 +15,11 @@ _NEEDS = Field("list", "requirements that must hold as well", required=False, of
 _SOURCE = Field("text", "engine file:symbol", required=False)
 _REQUIRES = Field("list", "requirements", required=False, of=REQUIREMENT)
 
+_REFUSES = Field("list", "what its constructor raises after it was chosen", required=False,
+                 of={**REQUIREMENT,
+                     "type": Field("text", "exception type; absent: ValueError",
+                                   required=False)})
+
 BACKEND: Row = {
     "id": Field("text", "the engine's name"),
     "file": Field("text", "the engine file that defines it"),
@@ -28,10 +33,11 @@ BACKEND: Row = {
     "requires": _REQUIRES,
     "combination": Field("list", "requirements of which the first that fails is reported, after "
                          "the others", required=False, of=REQUIREMENT),
-    "refuses": Field("list", "what its constructor raises after it was chosen", required=False,
-                     of={**REQUIREMENT,
-                         "type": Field("text", "exception type; absent: ValueError",
-                                       required=False)}),
+    "refuses": _REFUSES,
+    "runs_on": Field("list", "devices that its kernels are compiled for, where selection asks for "
+                     "less", required=False, of=REQUIREMENT),
+    "pads_heads": Field("list", "query heads of a rank that its kernels have; others are padded",
+                        required=False, of=Field("int", "heads")),
     "cache": Field("list", "KV cache dtypes that the layer changes for it", required=False, of={
         "from": Field("list", "the dtype before", of=Field("text", "a dtype")),
         "to": Field("text", "the dtype that the cache has"),
@@ -66,6 +72,8 @@ PREFILL: Row = {
         "name": Field("text", "the name it is chosen by"),
         "file": Field("text", "the engine file that defines it"),
         "requires": _REQUIRES,
+        "runs_on": Field("list", "devices that its kernels are compiled for", required=False,
+                         of=REQUIREMENT),
     }),
 }
 
@@ -139,6 +147,7 @@ ATTENTION: Row = {
                                  "they attach a KV-cache method; absent: none is attached",
                                  required=False, choices=("attention", "mla")),
         "state": Field("flag", "it keeps a recurrent state", required=False),
+        "refuses": _REFUSES,
         "source": Field("text", "engine file:symbol"),
     }),
     "no_state_invariance": Field("text", "the RuntimeError of recurrent layers under "

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import applies
-from quantplan.dispatch.trace import Layer, Refusal, Selection
+from quantplan.dispatch.trace import Layer, Refusal, Selection, Step
 from quantplan.dispatch.vllm import kv_cache
 from quantplan.dispatch.vllm.attention_args import argument_facts
-from quantplan.dispatch.vllm.attention_backends import refusal, select
+from quantplan.dispatch.vllm.attention_backends import refusal, select, without_code
 from quantplan.dispatch.vllm.attention_facts import attention_facts
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 from quantplan.dispatch.vllm.mla import prefill_backend
@@ -32,11 +32,10 @@ class Choice(NamedTuple):
 
 def with_attention(context: Context, serving: Serving) -> Context:
     """Return the context with the facts of attention that hold for the whole run."""
-    configured, _ = kv_cache.configured(context, serving.kv_dtype)
-    kv_cache.check_model(context, configured)
-    known = context._replace(facts={
-        **context.facts, **kv_cache.run_facts(context, configured, serving.kv_scheme)})
-    return known._replace(facts={**known.facts, **argument_facts(known, configured)})
+    cache = kv_cache.run_facts(context, serving.kv_dtype, serving.kv_scheme)
+    known = context._replace(facts={**context.facts, **cache})
+    kv_cache.check_model(known, cache["kv.configured"])
+    return known._replace(facts={**known.facts, **argument_facts(known, cache["kv.configured"])})
 
 
 def attention_layer(context: Context, serving: Serving, site: Site) -> Layer:
@@ -45,8 +44,10 @@ def attention_layer(context: Context, serving: Serving, site: Site) -> Layer:
     if module is None:
         return _without_backend(site)
     if "backend" in module:
-        return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
-                     attn_backend=module["backend"])
+        return _one_backend(context, site, module)
+    if module.get("mla") and context.facts["env.VLLM_MLA_DISABLE"]:
+        raise NotKnownError("VLLM_MLA_DISABLE", hint="The plain attention of models with latent "
+                            "attention is not in the table: drop it.")
     _check_heads(context, site)
     choice = _choice(context, site, module, serving.kv_scheme)
     method = serving.kv_method_of(site, module.get("loads_scales_as"))
@@ -62,6 +63,15 @@ def _without_backend(site: Site) -> Layer:
         raise NotKnownError(f"the attention of {site.module.module}",
                             hint="A row in the engine table's attention.modules teaches it.")
     return Layer(site.module_path, site.module.module, layer_index=site.layer_index)
+
+
+def _one_backend(context: Context, site: Site, module: Row) -> Layer:
+    """Return the layer of a cache or a state whose class has one backend; a state has none under
+    batch invariance (v1/attention/selector.py:_cached_get_mamba_attn_backend raises)."""
+    _check_refusal(site, module, {**context.facts, "attn.heads": 0, "kv.is_fp8": False})
+    lost = module.get("state") and context.facts["env.VLLM_BATCH_INVARIANT"]
+    return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
+                 attn_backend=None if lost else module["backend"])
 
 
 def _choice(context: Context, site: Site, module: Row, scheme: Row | None) -> Choice:
@@ -114,7 +124,7 @@ def _built(
     backend = attention["backends"][selection.kernel]
     dtype = kv_cache.rewritten(backend, facts["kv.dtype"], facts)
     try:
-        _check_constructor(context, site, backend["id"], facts)
+        _check_refusal(site, backend, facts)
         prefill = _prefill(context, site, module, backend, {**facts, "kv.dtype": dtype})
     except Refusal as error:
         if not selection.alternatives:
@@ -124,11 +134,22 @@ def _built(
     special = (row["module"] for row in backend.get("module_when", ())
                if applies(row["when"], facts))
     name = next(special, backend.get("module", site.module.module))
-    return Choice(selection, name, dtype, prefill)
+    return Choice(_with_code(attention, selection, prefill, facts), name, dtype, prefill)
 
 
-def _check_constructor(context: Context, site: Site, backend: str, facts: Row) -> None:
-    found = refusal(context.table["attention"], backend, facts)
+def _with_code(
+    attention: Row, selection: Selection, prefill: str | None, facts: Row
+) -> Selection:
+    """Return the selection with a step for each chosen backend that is not compiled for here."""
+    rows = [attention["backends"][selection.kernel]]
+    rows += [row for row in attention["prefill"]["backends"] if row["id"] == prefill]
+    found = [(row["id"], check) for row in rows for check in (without_code(row, facts),) if check]
+    steps = (Step("NoCode", name, str(check.says), check.source) for name, check in found)
+    return selection._replace(steps=(*selection.steps, *steps))
+
+
+def _check_refusal(site: Site, constructed: Row, facts: Row) -> None:
+    found = refusal(constructed, facts)
     if found is not None:
         row, check = found
         hint = "Drop the FP8 KV cache here: --kv-cache-dtype auto." if facts["kv.is_fp8"] else None

@@ -126,11 +126,22 @@ def _reasons(
     return (imports, True) if imports else ([*dict.fromkeys(own), *together[:1]], False)
 
 
-def refusal(attention: Row, name: str, facts: Facts) -> tuple[Row, Check] | None:
-    """Return the first row of what a backend's constructor raises, with its check, or None."""
-    row = attention["backends"][name]
-    for requirement in row.get("refuses", ()):
-        check = evaluate(requirement, facts, name, f"{row['file']}:{row['symbol']}")
+def refusal(row: Row, facts: Facts) -> tuple[Row, Check] | None:
+    """Return the first row of what a backend's or a module's constructor raises, with its check,
+    or None."""
+    padded = next((n for n in row.get("pads_heads", ()) if n >= facts["attn.heads"]), None)
+    return _first_failing(row, "refuses", {**facts, "attn.padded_heads": padded})
+
+
+def without_code(row: Row, facts: Facts) -> Check | None:
+    """Return the check by which a chosen backend has no machine code for the device, or None."""
+    found = _first_failing(row, "runs_on", facts)
+    return found[1] if found else None
+
+
+def _first_failing(row: Row, phase: str, facts: Facts) -> tuple[Row, Check] | None:
+    for requirement in row.get(phase, ()):
+        check = evaluate(requirement, facts, row["id"], row.get("file", row.get("source", "")))
         if check is not None and check.verdict == FAIL:
             return requirement, check
     return None

@@ -50,6 +50,7 @@ def _nature(context: Context, own: Row, module: Row) -> Facts:
         "attn.dense": not sparse, "attn.sinks": bool(own.get("sinks")),
         "attn.mm_prefix": own.get("mm_prefix") in (True, "vision"),
         "attn.sliding_window": window(context, own) is not None,
+        "attn.window": window(context, own),
         "attn.softcap": bool(own.get("softcap")), "attn.rswa": False,
         "attn.encoder_only": encoder_only,
         "attn.type": "ENCODER_ONLY" if encoder_only else "DECODER",
@@ -58,9 +59,11 @@ def _nature(context: Context, own: Row, module: Row) -> Facts:
 
 
 def window(context: Context, own: Row) -> int | None:
-    """Return the layer's window in tokens: its own, else the one that every layer has."""
-    found: int | None = own.get("window", context.structure.sliding_window)
-    return found
+    """Return the layer's window in tokens: its own, else the one that the cache config has for
+    every layer, which it has only where no layer has one of its own."""
+    if "window" in own or any("window" in m.facts for m in context.structure.modules):
+        return own.get("window")
+    return context.structure.sliding_window
 
 
 def mla_facts(own: Row) -> Facts:

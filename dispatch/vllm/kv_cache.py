@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import applies
-from quantplan.dispatch.trace import Step
 from quantplan.dispatch.vllm.attention_facts import is_fp8, is_quantized, window
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 from quantplan.dispatch.vllm.ct_args import STRATEGIES
@@ -26,22 +25,13 @@ def check_kv_flag(table: Row, requested: str) -> None:
         raise UsageError(f"--kv-cache-dtype {requested}", wanted="one of " + ", ".join(choices))
 
 
-def configured(context: Context, auto: str | None) -> tuple[str, tuple[Step, ...]]:
-    """Return the dtype that the engine's cache config has before any layer is built, and what
-    changed it; `auto` is what a ModelOpt checkpoint makes of the flag's auto."""
-    requested, steps = context.deployment.kv_cache_dtype, []
-    dtype = requested
-    if requested == "auto" and auto is not None:
-        dtype = auto
-        steps.append(Step("Overridden", f"auto -> {auto}", "the checkpoint says so",
-                          "utils/torch_utils.py:resolve_kv_cache_dtype_string"))
-    for row in context.table["kv_cache"]["changes"]:
-        if (context.structure.architecture in row["architectures"] and dtype == row["from"]
-                and applies(row.get("when"), context.facts)):
-            steps.append(Step("Overridden", f"{dtype} -> {row['to']}", row["because"],
-                              row["source"]))
-            dtype = row["to"]
-    return dtype, tuple(steps)
+def configured(context: Context, asked: str) -> str:
+    """Return the dtype that the engine's cache config has before any layer is built; `asked` is
+    the flag's, or what a ModelOpt checkpoint makes of its auto."""
+    found = (str(row["to"]) for row in context.table["kv_cache"]["changes"]
+             if asked == row["from"] and context.structure.architecture in row["architectures"]
+             and applies(row.get("when"), context.facts))
+    return next(found, asked)
 
 
 def kv_dtype(requested: str, scheme: Row | None, checkpoint_dtype: str | None = None) -> str:
@@ -52,14 +42,17 @@ def kv_dtype(requested: str, scheme: Row | None, checkpoint_dtype: str | None = 
     return "fp8" if scheme is not None else checkpoint_dtype or requested
 
 
-def run_facts(context: Context, dtype: str, scheme: Row | None) -> dict[str, Any]:
-    """Return the facts of the cache that hold for the whole run, given the configured dtype."""
+def run_facts(context: Context, auto: str | None, scheme: Row | None) -> dict[str, Any]:
+    """Return the facts of the cache that hold for the whole run: `auto` is what a ModelOpt
+    checkpoint makes of the flag's auto, `scheme` a compressed-tensors KV scheme."""
     table = context.table
+    asked = kv_dtype(context.deployment.kv_cache_dtype, None, auto)
+    dtype = configured(context, asked)
     attends = any(scales_kind(table, m.module) == "attention" for m in context.structure.modules)
     run = kv_dtype(dtype, scheme if attends else None)
-    return {"kv.configured": dtype, "kv.run_dtype": run,
-            "kv.run_quantized": is_quantized(table, run), "kv.run_fp8": is_fp8(run),
-            "kv.skip_layers": skipped(context, dtype)}
+    return {"kv.asked": asked, "kv.configured": dtype, "kv.scheme": scheme is not None,
+            "kv.run_dtype": run, "kv.run_quantized": is_quantized(table, run),
+            "kv.run_fp8": is_fp8(run), "kv.skip_layers": skipped(context, dtype)}
 
 
 def is_packed(table: Row, dtype: str) -> bool:

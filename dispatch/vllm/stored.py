@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from quantplan.dispatch.facts import Tensor
 from quantplan.dispatch.renames import renamed
@@ -27,7 +26,6 @@ def stored_findings(context: Context, layers: Sequence[Layer]) -> Iterator[Findi
         yield from _wrong_storage(context, layers, tensors)
         yield from _wrong_shapes(context, layers, tensors)
         yield from _missing_layers(context, layers, tensors)
-        yield from _missing_kv_scales(context, layers, tensors)
 
 
 def _engine_names(context: Context) -> Mapping[str, Tensor] | None:
@@ -133,17 +131,3 @@ def _leaves(context: Context, layer: Layer) -> Iterator[tuple[str, Leaf]]:
     module = context.structure.module_of(layer.path, layer.layer_index)
     prefix = layer.path.removesuffix(module.name)
     return ((f"{prefix}{leaf.name}", leaf) for leaf in module.leaves)
-
-
-def _missing_kv_scales(
-    context: Context, layers: Sequence[Layer], tensors: Mapping[str, Any]
-) -> Iterator[Finding]:
-    fp8 = any(x.module == "Attention" and (x.kv_cache_dtype or "").startswith("fp8")
-              for x in layers)
-    scaled = any(name.endswith((".k_scale", ".k_proj.output_scale", ".kv_scale"))
-                 for name in tensors)
-    if fp8 and not scaled:
-        yield Finding("scales in the checkpoint", "warning", "kv-scales-missing",
-                      "the KV cache is FP8 but the checkpoint stores no k/v scales: 1.0 is used "
-                      "silently", "Calibrate KV scales, or use --kv-cache-dtype auto.",
-                      "model_executor/layers/quantization/kv_cache.py:BaseKVCacheMethod")

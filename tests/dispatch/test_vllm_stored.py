@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -70,34 +69,3 @@ def test_an_ignore_list_that_ignores_too_much() -> None:
 def test_online_quantization_wants_16_bits() -> None:
     answer = ask(None, "8.9", quantization="fp8_per_tensor", tensors=stored({"weight": "BF16"}))
     assert [f.id for f in answer.trace.findings if f.severity != "info"] == []
-
-
-# KV scales.
-
-
-def test_fp8_kv_without_scales_in_the_checkpoint() -> None:
-    """quantization/kv_cache.py:BaseKVCacheMethod uses 1.0."""
-    answer = ask("fp8-dynamic", "8.9", kv_cache_dtype="fp8", tensors=stored(FP8_PARTS))
-    finding = only(answer, "kv-scales-missing")
-    assert (finding.stage, finding.severity) == ("scales in the checkpoint", "warning")
-    assert finding.message == ("the KV cache is FP8 but the checkpoint stores no k/v scales: 1.0 "
-                               "is used silently")
-
-
-def test_a_kv_scheme_counts_as_fp8_kv() -> None:
-    assert only(ask("ct-fp8-kv", "8.9", tensors=stored(FP8_PARTS)), "kv-scales-missing")
-
-
-@pytest.mark.parametrize("scale", [
-    "model.layers.0.self_attn.k_scale", "model.layers.0.self_attn.attn.k_scale",
-    "model.layers.0.self_attn.k_proj.output_scale", "model.layers.0.self_attn.kv_scale"])
-def test_fp8_kv_with_scales(scale: str) -> None:
-    tensors = {**stored(FP8_PARTS), scale: "F32"}
-    answer = ask("fp8-dynamic", "8.9", kv_cache_dtype="fp8", tensors=tensors)
-    assert found(answer, "kv-scales-missing") == []
-
-
-@pytest.mark.parametrize("options", [{"kv_cache_dtype": "auto", "tensors": stored(FP8_PARTS)},
-                                     {"kv_cache_dtype": "fp8"}])
-def test_no_fp8_kv_or_no_headers_say_nothing(options: dict[str, Any]) -> None:
-    assert found(ask("fp8-dynamic", "8.9", **options), "kv-scales-missing") == []
