@@ -14,14 +14,14 @@ from quantplan.tables.errors import CheckpointError, NotKnownError
 from quantplan.tables.family_rows import families_by_architecture
 
 
-def model_structure(checkpoint: Checkpoint) -> Structure:
-    """Return the structure of a checkpoint's model.
+def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Structure:
+    """Return the structure of a checkpoint's model, of its architecture `chosen` or its first.
 
     Raises NotKnownError for an architecture without a family row, CheckpointError for a config
     that lacks a size.
     """
     root = checkpoint.config
-    architecture = _architecture(root)
+    architecture = _architecture(root, chosen)
     family = families_by_architecture()[architecture]
     config = _filled(_text_config(family, root), family)
     _check_covered(config, root, family)
@@ -113,14 +113,13 @@ def _layer_types(
                  for index in range(layers))
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
+def _architecture(config: Mapping[str, Any], chosen: str | None) -> str:
     known = families_by_architecture()
-    named = config.get("architectures") or []
+    named = [chosen] if chosen else config.get("architectures") or []
     model_type = config.get("model_type")
     if not named:
         by_type = {t: a for f in known.values() for t, a in f.get("model_types", {}).items()}
         named = [by_type[model_type]] if model_type in by_type else []
-    # The engine takes the first that it has registered; only of ours is that known here.
     if named and named[0] in known:
         return str(named[0])
     what = named[0] if named else f"model_type {model_type}"

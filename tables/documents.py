@@ -37,6 +37,7 @@ SCHEMAS = {
     "grid": ("grid_rows", "GRID_DOCUMENT"),
     "gpus": ("gpu_rows", "GPU_DOCUMENT"),
     "models": ("model_rows", "MODEL_DOCUMENT"),
+    "transformers": ("transformers_rows", "TRANSFORMERS_DOCUMENT"),
     "modes": ("mode_rows", "MODE_DOCUMENT"),
 }
 """Folder under tables/ -> the module and name of its schema."""

@@ -141,8 +141,7 @@ ENGINE_DOCUMENT: Row = {
     "model_types": Field("row", "model types that have a config class", of={
         "own": Field("list", "the engine's own", of=Field("text", "a model_type")),
         "own_source": Field("text", "engine file:symbol"),
-        "transformers": Field("list", "those of Transformers", of=Field("text", "a model_type")),
-        "transformers_from": Field("text", "version, file and symbol"),
+        "transformers": Field("text", "the version of Transformers whose types it knows besides"),
     }),
     "architectures": Field("list", "registered model classes, in registry order",
                            of=Field("text", "an architecture")),

@@ -46,7 +46,7 @@ from quantplan.dispatch.vllm.patterns import (
     wildcard_findings,
 )
 from quantplan.dispatch.vllm.serving import Serving, serve
-from quantplan.dispatch.vllm.start import check_start
+from quantplan.dispatch.vllm.start import architecture, check_start
 from quantplan.dispatch.vllm.stored import stored_findings
 
 
@@ -59,7 +59,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         dtype = resolve_dtype(table, checkpoint, gpu, deployment.dtype)
     except Refusal as refusal:
         return _never_began(table, checkpoint, deployment, refusal.error)
-    structure = model_structure(checkpoint)
+    structure = model_structure(
+        checkpoint, architecture(table, checkpoint.config.get("architectures") or ()))
     facts = base_facts(table, checkpoint, gpu, deployment, dtype)
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
     method = Method(requested=deployment.quantization)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.tables.errors import NotKnownError
+from quantplan.tables.transformers_rows import transformers_classes, transformers_types
 
 CONFIG_SOURCE = "transformers_utils/config.py:get_config"
 
@@ -15,7 +17,25 @@ def check_start(table: Table, checkpoint: Checkpoint, deployment: Deployment) ->
     """Refuse a model type that neither the engine nor Transformers knows, code that is not trusted,
     and architectures that left the engine."""
     _check_type(table, checkpoint, deployment)
-    for name in checkpoint.config.get("architectures") or ():
+    named = checkpoint.config.get("architectures") or ()
+    if named and architecture(table, named) is None:
+        _refuse_architectures(table, named)
+
+
+def architecture(table: Table, named: Sequence[str]) -> str | None:
+    """Return the first of the config's architectures that the engine has a class for."""
+    return next((name for name in named if name in table["architectures"]), None)
+
+
+def _refuse_architectures(table: Table, named: Sequence[str]) -> None:
+    """Refuse architectures without a class, or NotKnownError where Transformers has one."""
+    classes = transformers_classes(table["model_types"]["transformers"])
+    found = next((name for name in named if name in classes), None)
+    if found is not None:
+        raise NotKnownError(f"the architecture {found}, served by the class of Transformers",
+                            hint="The engine builds it from Transformers' own module tree; its "
+                            "layers have no rows here.")
+    for name in named:
         until = table["removed_architectures"].get(name)
         if until is not None:
             raise refuse(
@@ -24,12 +44,16 @@ def check_start(table: Table, checkpoint: Checkpoint, deployment: Deployment) ->
                 "supported anymore. Please use an older version of vLLM if you want to use this "
                 "model architecture.", None, table["removed_architectures_source"],
                 hint=f"vLLM {until} is the last version that serves it.")
+    raise refuse("config fields", "ValidationError",
+                 f"Model architectures {list(named)} are not supported for now. Supported "
+                 f"architectures: dict_keys({list(table['architectures'])})", None,
+                 table["architectures_source"], hint="No class of this version serves it.")
 
 
 def knows_type(table: Table, model_type: object) -> bool:
     """Return whether the engine or its Transformers has a config class for `model_type`."""
-    types: Mapping[str, list[str]] = table["model_types"]
-    return model_type in types["own"] or model_type in types["transformers"]
+    types = table["model_types"]
+    return model_type in types["own"] or model_type in transformers_types(types["transformers"])
 
 
 def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:

@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA
+from quantplan.tables.errors import NotKnownError
 
 from quantplan import budget, explain
 
@@ -75,3 +76,22 @@ def test_a_refused_dtype_still_has_a_budget() -> None:
     refusal = budget(config, gpu_mem="80GiB", capability="9.0", dtype="float16").refusal
     assert refusal is not None
     assert "model type `zzz`" in refusal.message
+
+
+def test_an_architecture_without_a_class_lists_those_with_one() -> None:
+    told = error({**LLAMA, "architectures": ["Step3p7FlashForCausalLM"]})[2]
+    assert told.startswith(
+        "Model architectures ['Step3p7FlashForCausalLM'] are not supported for now. Supported "
+        "architectures: dict_keys(['AfmoeForCausalLM', 'ApertusForCausalLM', 'AXK1ForCausalLM', ")
+    assert told.endswith("'TransformersMultiModalForSequenceClassification'])")
+
+
+def test_the_first_architecture_with_a_class_is_built() -> None:
+    """_normalize_arch is asked for each name in turn."""
+    config = {**LLAMA, "architectures": ["NopeForCausalLM", "LlamaForCausalLM"]}
+    assert explain(config, capability="9.0").trace.outcome == "ok"
+
+
+def test_a_class_of_transformers_is_not_known_here() -> None:
+    with pytest.raises(NotKnownError, match="HeliumForCausalLM, served by the class of Transf"):
+        explain({**LLAMA, "architectures": ["HeliumForCausalLM"]}, capability="9.0")
