@@ -48,7 +48,8 @@ def renamed(fields: Any, which: Mapping[str, str], mappers: Sequence[Renames]) -
     """Return a quantization config's fields, the names that it lists made the engine's.
 
     `which` maps a field to "names" (all of them are renamed) or "paths" (class names and
-    expressions are not: CompressedTensorsConfig.apply_vllm_mapper).
+    expressions are not: CompressedTensorsConfig.apply_vllm_mapper). A field that knows how is asked
+    itself.
     """
     if not mappers:
         return fields
@@ -63,6 +64,8 @@ def _names(value: Any, paths_only: bool, mappers: Sequence[Renames]) -> Any:
 
     if value is None:
         return None
+    if value is None or hasattr(value, "renamed"):
+        return value and value.renamed(new)
     if isinstance(value, Mapping):
         return {new(name): item for name, item in value.items()}
     return type(value)(new(name) for name in value)

@@ -136,6 +136,8 @@ ATTENTION: Row = {
     "modules": Field("list", "module classes that have a backend", of={
         "id": Field("text", "the engine's class name"),
         "list": Field("text", "the list it chooses from", required=False),
+        "unequal": Field("text", "the list where its key and value heads differ in size",
+                         required=False),
         "backend": Field("text", "the one backend it has", required=False),
         "mla": Field("flag", "its attention is latent", required=False),
         "sparse": Field("flag", "it attends to chosen tokens", required=False),

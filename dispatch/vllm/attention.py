@@ -103,7 +103,7 @@ def _choose(
     attention = context.table["attention"]
     heads = kv_cache.per_head(scheme) and not module.get("early")
     facts = attention_facts(context, site, module, asked, heads)
-    selection = select(attention, module["list"], facts)
+    selection = select(attention, _list(module, site.module.facts), facts)
     if selection.kernel is None and not selection.alternatives:
         raise refuse("kernel selection", "ValueError", str(selection.error), site.path,
                      attention["source"], selection=selection)
@@ -113,6 +113,12 @@ def _choose(
         return Choice(selection, site.module.module, None)
     built = facts if asked == dtype else attention_facts(context, site, module, dtype, heads)
     return _built(context, site, module, selection, built)
+
+
+def _list(module: Row, own: Row) -> str:
+    """Return the list of backends that a module walks."""
+    unequal = own.get("v_head_dim", own.get("head_dim")) != own.get("head_dim")
+    return str(module["unequal"] if unequal and "unequal" in module else module["list"])
 
 
 def _built(

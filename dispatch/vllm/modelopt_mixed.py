@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Table, refuse
@@ -27,6 +27,12 @@ class Mixed(NamedTuple):
     below: Mapping[str, str]
     group_size: int
     block_size: int
+
+    def renamed(self, new: Callable[[str], str]) -> Mixed:
+        """Return the layers under the engine's names
+        (ModelOptMixedPrecisionConfig.apply_vllm_mapper)."""
+        layers = {new(path): algo for path, algo in self.layers.items()}
+        return self._replace(layers=layers, below=_first_below(layers))
 
 
 def read_mixed(table: Table, config: Config, group_size: int | None) -> Mixed:
