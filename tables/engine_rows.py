@@ -37,6 +37,8 @@ KERNEL: Row = {
     "fallback": Field("text", "second of two kernels that it dispatches to", required=False),
     "supported": REQUIREMENTS,
     "implement": REQUIREMENTS,
+    "runs": Field("list", "what its first forward asks, which selection does not", required=False,
+                  of=REQUIREMENT),
 }
 
 FAMILY: Row = {

@@ -186,7 +186,7 @@ def sources_name_files(engine: Engine) -> Iterator[str]:
 def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every requirement row with the place it stands in."""
     for kernel in engine["kernels"]:
-        for phase in ("supported", "implement"):
+        for phase in ("supported", "implement", "runs"):
             for position, row in enumerate(kernel.get(phase, ())):
                 yield f"kernels[{kernel['id']}].{phase}[{position}]", row
     for algo in engine["modelopt"]["algos"]:

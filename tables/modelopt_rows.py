@@ -42,6 +42,10 @@ def modelopt(requirement: Row) -> Row:
             "missing": Field("text", "the error when one is missing; {fields} is filled in",
                              required=False),
         }),
+        "flat_excluded": Field("list", "fields of quantization_config that name the modules left "
+                               "in 16 bits; the first that is there counts",
+                               of=Field("text", "a field")),
+        "flat_excluded_source": Field("text", "engine file:symbol"),
         "kv_cache_dtypes": Field("map", "kv_cache_quant_algo in lower case -> --kv-cache-dtype",
                                  of=Field("text", "a dtype")),
         "kv_cache_source": Field("text", "engine file:symbol"),

@@ -10,8 +10,9 @@ from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm import attention_findings, environment_findings
 from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
 from quantplan.dispatch.vllm.dtype import own_dtype
+from quantplan.dispatch.vllm.forward import failing_forwards, tied_lm_head
 from quantplan.dispatch.vllm.quant_config import quantization_config
-from quantplan.dispatch.vllm.unread import unread_quantization
+from quantplan.dispatch.vllm.unread import unread_exclusions, unread_quantization
 
 Layers = tuple[Layer, ...]
 Rule = Callable[[Context, Layers], Iterator[Finding]]
@@ -158,5 +159,6 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 RULES: tuple[Rule, ...] = (
     unread_quantization, text_config_unread, bfloat16_worker, float16_fallback, humming_float32,
     no_machine_code, int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block,
+    failing_forwards, tied_lm_head, unread_exclusions,
     *environment_findings.RULES, *attention_findings.RULES,
 )

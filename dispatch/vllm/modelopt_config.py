@@ -71,7 +71,8 @@ def declared(table: Table, config: Config) -> Declared:
             raise bad_config("Expected 'quantization' to be a dictionary in config", SOURCE)
         kv, excluded = inner.get("kv_cache_quant_algo"), inner.get("exclude_modules", [])
     else:
-        inner, excluded = config, config.get("ignore", [])
+        fields = table["modelopt"]["flat_excluded"]
+        inner, excluded = config, next((config[f] for f in fields if f in config), [])
         kv = "FP8" if _is_fp8(config.get("kv_cache_scheme")) else None
     algo = inner.get("quant_algo")
     if not algo:

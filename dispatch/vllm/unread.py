@@ -27,3 +27,19 @@ def unread_quantization(context: Context, layers: tuple[Layer, ...]) -> Iterator
             'Give it a "quant_method" ("modelopt" for a ModelOpt file).',
             "transformers_utils/model_arch_config_convertor.py:ModelArchConfigConvertorBase."
             "_normalize_quantization_config")
+
+
+def unread_exclusions(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    """A list of modules to leave in 16 bits under a field that this version does not read there."""
+    config, place = quantization_config(context.checkpoint)
+    rows = context.table["modelopt"]
+    quantized = any(x.method == "ModelOptLinearMethod" for x in layers)
+    if not quantized or not config or "quantization" in config:
+        return
+    fields = ("ignore", "exclude_modules", "modules_to_not_convert")
+    unread = [f for f in fields if config.get(f) and f not in rows["flat_excluded"]]
+    if unread and not any(config.get(f) for f in rows["flat_excluded"]):
+        yield Finding("layer assignment", "warning", "excluded-modules-unread",
+                      f"{place} names modules to leave in 16 bits under {unread[0]}, which this "
+                      "version reads in hf_quant_config.json only: all of them are quantized",
+                      f"Name them under {rows['flat_excluded'][0]}.", rows["flat_excluded_source"])

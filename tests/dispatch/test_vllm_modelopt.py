@@ -191,6 +191,24 @@ def test_lm_head_is_quantized_unless_it_is_excluded(excluded: list[str], method:
     assert found["method"] == method
 
 
+def test_a_quantized_lm_head_on_the_embedding_s_weight_is_told() -> None:
+    found = ask(flat(ignore=[]), model={**LLAMA, "tie_word_embeddings": True})
+    assert (found["outcome"], found["starts"]) == ("ok", "no")
+    assert "tied-lm-head-quantized" in [f["id"] for f in found["findings"]]
+
+
+@pytest.mark.parametrize("version, method", [
+    ("0.32.0", "ModelOptLinearMethod"), ("0.33.0", "UnquantizedLinearMethod")])
+def test_exclude_modules_in_config_json(version: str, method: str) -> None:
+    """0.32.0 reads ignore there only, 0.33.0 both."""
+    config = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    found = ask(config, engine_version=version)
+    row = next(row for row in found["layers"] if row["path"] == "lm_head")
+    assert row["method"] == method
+    assert ("excluded-modules-unread" in [f["id"] for f in found["findings"]]) == (
+        version == "0.32.0")
+
+
 # Algorithms.
 
 

@@ -100,3 +100,48 @@ def test_an_unknown_library_holds_a_pin_back() -> None:
     assert found.kernel == MARLIN
     assert [(a.kernel, a.if_facts) for a in found.alternatives] == [
         (CUTEDSL_A16, ("lib.flashinfer",))]
+
+
+# What runs only after selection.
+
+
+def forward_errors(weight_only: bool, capability: int, **options: Any) -> list[str]:
+    found = explain(ct(weight_only), capability=capability, **options).to_dict()
+    return [f["message"].split("fails: ")[1] for f in found["findings"]
+            if f["id"] == "kernel-cannot-run"]
+
+
+@pytest.mark.parametrize("weight_only, capability, options, says", [
+    (True, 100, {"dtype": "float16"},
+     "FlashInfer CuTe-DSL W4A16 requires BF16 input, got torch.float16"),
+    (False, 100, {"libs": {"cutedsl": False}}, "nvidia-cutlass-dsl is not installed"),
+    (False, 80, {"linear_backend": "flashinfer_trtllm"},
+     "No compiled nvfp4 quantization kernel for SM"),
+    (False, 80, {"linear_backend": "flashinfer_cudnn"},
+     "No compiled nvfp4 quantization kernel for SM"),
+    (False, 120, {"linear_backend": "flashinfer_trtllm"},
+     "FlashInfer mm_fp4 with backend trtllm serves compute capability 10.0 and 10.3"),
+    (False, 100, {"linear_backend": "flashinfer_trtllm", "dtype": "float16"},
+     "Unsupported output dtype: torch.float16. Only torch.bfloat16 is supported for TRTLLM FP4 "
+     "GEMM operations.")])
+def test_kernels_that_selection_takes_and_that_cannot_run(
+    weight_only: bool, capability: int, options: dict[str, Any], says: str
+) -> None:
+    """The kernel's own forward, and mm_fp4 of FlashInfer 0.7.0.post1."""
+    assert forward_errors(weight_only, capability, **options) == [says]
+
+
+@pytest.mark.parametrize("weight_only", [True, False])
+@pytest.mark.parametrize("capability", [80, 90, 100, 103, 110, 120, 121])
+def test_the_default_choice_runs(weight_only: bool, capability: int) -> None:
+    assert forward_errors(weight_only, capability) == []
+
+
+def test_a_group_cut_by_tensor_parallelism_is_told() -> None:
+    """compressed-tensors checks no group: 6840 / 2 = 3420 is no multiple of 16."""
+    config = {**ct(), "intermediate_size": 6840}
+    found = explain(config, capability=100, tp=2).to_dict()
+    assert found["outcome"] == "ok"
+    assert [f["message"] for f in found["findings"] if f["id"] == "kernel-cannot-run"] == [
+        "FlashInferCuteDslNvFp4LinearKernel is selected for model.layers.0.mlp.down_proj, but its "
+        "first forward fails: last dim has to be multiple of 16, but got 3420."]
