@@ -100,6 +100,17 @@ def last_layers(row: Row, config: Config, count: int) -> list[str]:
     return [shared if index >= first > 0 else own for index in range(count)]
 
 
+def marked(row: Row, config: Config, count: int) -> list[str]:
+    """A list `marks` of the config has 1 for the layers that are `set` and 0 for the others; the
+    object `within` holds it where there is one."""
+    place = config.get(row.get("fields", {}).get("within", ""), config)
+    marks = _given(row, place if isinstance(place, Mapping) else {}, "marks")
+    if not isinstance(marks, list) or len(marks) != count:
+        raise CheckpointError(f"config.json: {row['fields']['marks']}", found=repr(marks)[:60],
+                              wanted=f"a list of {count} numbers")
+    return [row["kinds"]["set" if mark else "unset"] for mark in marks]
+
+
 def indexed(row: Row, config: Config, count: int) -> list[str]:
     """DeepSeek sparse attention: which layers have an indexer (F in the pattern, or each freq-th
     from the offset on); the others `reuse` the indices of the layer before."""
@@ -140,6 +151,6 @@ def chunked(row: Row, config: Config, count: int) -> list[str]:
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
     "listed_or_every": listed_or_every, "first_flag": first_flag, "flag": flag,
-    "last_layers": last_layers,
+    "last_layers": last_layers, "marked": marked,
     "indexed": indexed, "every": every, "every_other": every_other, "chunked": chunked,
 }

@@ -75,7 +75,7 @@ class _Work:
         return len(found)
 
     def _field(self, row: Row) -> int | None:
-        place = nested(self.root, row["from"]) if "from" in row else self.config
+        place = self._place(row)
         named = next((n for n in row["fields"] if place.get(n) is not None), None)
         if named is not None:
             value = place[named]
@@ -85,6 +85,13 @@ class _Work:
         if default is None and not row.get("optional"):
             return _checked(None, row["fields"][0], row)
         return default
+
+    def _place(self, row: Row) -> Config:
+        """Return where the row's fields stand; nothing where a default stands in for all of it."""
+        if "from" not in row:
+            return self.config
+        absent = row["from"][0] not in self.root and "default" in row
+        return {} if absent else nested(self.root, row["from"])
 
     def _default(self, row: Row, null: bool) -> int | None:
         """Return what stands in for an absent field; one that says null never takes a number where

@@ -64,6 +64,8 @@ def padded_vocab(vocab: int) -> int:
 def _qkv(module: Module, heads: Heads, tp: int) -> Shard:
     kv = kv_heads_per_rank(heads.kv, tp)
     parts = (heads.query // tp * heads.dim, kv * heads.dim, kv * heads.value_dim)
+    if module.split == "qkv_index":  # an index query per kv head, and one index key on every rank
+        parts = (*parts, kv * heads.dim, heads.dim)
     # The engine's own full size counts replicated kv heads once per rank.
     k = module.leaves[0].k or 1
     return Shard(sum(parts), k, sum(parts) * tp, k, parts, heads_divide(heads.query, heads.kv, tp))

@@ -54,7 +54,7 @@ def _named(module: Family) -> Iterator[str]:
         yield from (leaf["n"], leaf.get("k", leaf["n"]))
     yield from (*module.get("parts", ()), *module.get("sizes", {}).values())
     yield from (module[word] for word in ("has", "lacks", "groups") if word in module)
-    if module.get("split") == "qkv":
+    if module.get("split") in ("qkv", "qkv_index"):
         yield from module.get("heads", QKV_HEADS)
 
 
