@@ -90,7 +90,7 @@ class _Work:
         """Return where the row's fields stand; nothing where a default stands in for all of it."""
         if "from" not in row:
             return self.config
-        absent = row["from"][0] not in self.root and "default" in row
+        absent = "default" in row and row["from"][0] not in self.root
         return {} if absent else nested(self.root, row["from"])
 
     def _default(self, row: Row, null: bool) -> int | None:

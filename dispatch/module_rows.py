@@ -85,7 +85,7 @@ def _module(
         row.get("kind", "embedding" if split == "vocab" else "linear"), layers,
         _is_quantized(row, sizes, how != "plain"),
         tuple(sizes[name] for name in row.get("parts", ())),
-        _heads(row, sizes) if split == "qkv" else None, _facts(row, sizes, config),
+        _heads(row, sizes) if split.startswith("qkv") else None, _facts(row, sizes, config),
         row.get("stack", TEXT), "" if how else _known_as(row),
         tuple(row.get("quantized_when", {}).get("except", ())),
         tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())),
