@@ -15,6 +15,7 @@ SIDE_FILES = (
     "hf_quant_config.json",
     "quantize_config.json",
     "quant_config.json",
+    "quantization_config.json",
     "quant_model_description.json",
 )
 CONFIG_LIMIT_BYTES = 16 << 20

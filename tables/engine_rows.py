@@ -8,6 +8,7 @@ from typing import Any
 
 from quantplan.tables.attention_rows import ATTENTION, KV_CACHE, keyed_attention
 from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
+from quantplan.tables.inc_rows import INC
 from quantplan.tables.load import read_table
 from quantplan.tables.method_rows import METHODS
 from quantplan.tables.modelopt_rows import modelopt
@@ -123,6 +124,7 @@ ENGINE_DOCUMENT: Row = {
     "quark_schemes": Field("list", "Quark's scheme classes, in the engine's order",
                            of=QUARK_SCHEME),
     "humming": HUMMING,
+    "inc": INC,
     "promotion": Field("row", "the reordering of kernel lists on some capabilities", of={
         "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),
         "move": Field("text", "the first kernel whose name holds this"),

@@ -16,6 +16,16 @@ KERNEL_HUMMING = Field(
                        of=Field("text", "a key of humming.inputs")),
     })
 
+_SCHEMA = Field("row", "a schema class", of={
+    "class": Field("text", "its name"),
+    "required": Field("list", "fields that a config must have", required=False,
+                      of=Field("text", "a field")),
+    "optional": Field("list", "fields that a config may have", required=False,
+                      of=Field("text", "a field")),
+    "aliases": Field("map", "field -> its other spellings", required=False,
+                     of=Field("list", "spellings", of=Field("text", "a field"))),
+})
+
 HUMMING = Field("row", "the activations that Humming's kernels compute with", of={
     "source": Field("text", "engine file:symbol"),
     "inputs": Field("map", "quant.act_key -> activations as they are asked for", of=Field(
@@ -38,4 +48,7 @@ HUMMING = Field("row", "the activations that Humming's kernels compute with", of
     }),
     "fallbacks": Field("map", "activation format -> formats tried in its place, in order",
                        of=Field("list", "formats", of=Field("text", "a format"))),
+    "weight_schemas": Field("map", "quant_method -> how --quantization humming reads its weights",
+                            of=_SCHEMA),
+    "input_schemas": Field("map", "quant_method -> how it reads its activations", of=_SCHEMA),
 })

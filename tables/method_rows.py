@@ -13,6 +13,8 @@ CONFIG_CLASS: Row = {
     "kv_method": Field("text", "the KV-cache method it attaches", required=False),
     "kv_kinds": Field("list", "the kinds of attention it attaches that to", required=False,
                       of=Field("text", "a kind", choices=("attention", "mla"))),
+    "files": Field("list", "get_config_filenames(): files that it reads where config.json has no "
+                   "config", required=False, of=Field("text", "a file name")),
     "no_checkpoint": Field("row", "what happens when --quantization asks for it and the "
                            "checkpoint has no quantization config", required=False, of={
                                "type": Field("text", "exception type"),
@@ -28,7 +30,8 @@ CONFIG_CLASS: Row = {
                      of=Field("text", "what they hold", choices=("names", "paths"))),
     "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
                       choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
-                               "modelopt", "quark", "none")),
+                               "modelopt", "quark", "inc", "humming", "torchao", "fbgemm",
+                               "fp_quant", "deepseek_v4", "experts_only", "none")),
     "source": Field("text", "engine file:symbol"),
 }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
+from quantplan.dispatch.vllm.fields import Config, names, need
 from quantplan.dispatch.vllm.headers import unquantized_modules
 from quantplan.dispatch.vllm.ignore import is_skipped
 from quantplan.dispatch.vllm.integers import (
@@ -39,10 +39,7 @@ def read(config: Config, context: Context) -> AwqFields:
     group = need(config, "q_group_size", "group_size")
     zero_point = need(config, "zero_point")
     skipped = names(config, "modules_to_not_convert")
-    if bits != 4:
-        raise bad_config(f"Unsupported num_bits = {bits}. Supported: 4. For 8-bit AWQ, use Marlin "
-                         "backend by setting backend='awq:marlin' or backend='marlin'.", SOURCE,
-                         hint="This version serves 4-bit AWQ only.")
+    check_bits(bits)
     if group != -1 and group < 1:
         raise CheckpointError("quantization config: group_size", wanted="-1 or a positive number",
                               found=str(group))
@@ -56,6 +53,16 @@ def rename(fields: AwqFields, renamed: Callable[[str], str]) -> AwqFields:
     return fields._replace(skipped=tuple(map(renamed, fields.skipped)))
 
 
+def check_bits(bits: Any, layer: str | None = None) -> None:
+    """Refuse other than 4 bits, as the class does when it is built for the model or for a layer."""
+    if bits != 4:
+        raise refuse("layer assignment" if layer else "config fields",
+                     "ValueError" if layer else "ValidationError",
+                     f"Unsupported num_bits = {bits}. Supported: 4. For 8-bit AWQ, use Marlin "
+                     "backend by setting backend='awq:marlin' or backend='marlin'.", layer, SOURCE,
+                     hint="This version serves 4-bit AWQ only.")
+
+
 def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a layer: Marlin-checked kernel list, or the plain Triton path."""
     if site.module.split == "vocab" and not (site.name == "lm_head" and fields.lm_head):
@@ -65,7 +72,9 @@ def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None
                           "stored in 16 bits")
     reason = _not_marlin(fields, context, site)
     if reason:
-        return _plain(fields, site, reason)
+        check_alignment(site, fields.bits, fields.group)
+        return Assignment("AutoAWQLinearMethod", act="none", mode="W4A16",
+                          why=f"plain AWQ: {reason}")
     act = marlin_input_dtype(context, site) or context.dtype
     quant = integer_quant(site, "uint4", fields.bits, fields.group, fields.zero_point, act)
     return Assignment("AutoAWQMarlinLinearMethod", None, "mixed_precision", quant, act_words(act))
@@ -84,15 +93,17 @@ def _not_marlin(fields: AwqFields, context: Context, site: Site) -> str | None:
     return f"the group of {group} does not divide the {shard.k} inputs of one rank"
 
 
-def _plain(fields: AwqFields, site: Site, reason: str) -> Assignment:
-    group = fields.group if fields.group != -1 else site.shard.k_full
+def check_alignment(site: Site, bits: int, group: int) -> None:
+    """Refuse sizes that the plain method's packed tensors do not hold."""
+    group = group if group != -1 else site.shard.k_full
+    if group == 0:
+        raise refuse("layer assignment", "ZeroDivisionError", "integer modulo by zero", site.path,
+                     ALIGN_SOURCE, hint="A group size is -1 or a positive number.")
     for size, multiple, word in ((site.shard.k, group, "input"),
-                                 (site.shard.n, 32 // fields.bits, "output")):
+                                 (site.shard.n, 32 // bits, "output")):
         if size % multiple:
             raise refuse("shapes under TP", "ValueError",
                          f"The {word} size is not aligned with the quantized weight shape. This "
                          "can be caused by too large tensor parallel size.", site.path,
                          ALIGN_SOURCE, hint=f"{size} is not a multiple of {multiple}; use a tensor "
                          "parallel size that leaves whole groups.")
-    return Assignment("AutoAWQLinearMethod", act="none", mode="W4A16",
-                      why=f"plain Triton AWQ: {reason}")

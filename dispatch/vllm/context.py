@@ -45,6 +45,12 @@ class Site(NamedTuple):
         return self.module.name
 
     @property
+    def blamed(self) -> str | None:
+        """Return the path that an error names: none while the embedding is built, which is no
+        linear layer."""
+        return None if self.module.split == "vocab" and self.name != "lm_head" else self.path
+
+    @property
     def module_path(self) -> str:
         """Return where the layer stands in the engine's module tree."""
         return self.module.path_at(self.layer_index)

@@ -121,6 +121,14 @@ def search(pattern: str, value: str) -> bool:
     return _compiled(pattern).match(value) is not None
 
 
+def finds(pattern: str, value: str) -> bool:
+    """Return whether `pattern` matches anywhere in `value`; false if it is no expression."""
+    try:
+        return _compiled(pattern).search(value) is not None
+    except CheckpointError:
+        return False
+
+
 @lru_cache(maxsize=1 << 16)
 def _compiled(pattern: str) -> re.Pattern[str]:
     """Return an expression compiled once: Python's own cache holds fewer than a config may have."""

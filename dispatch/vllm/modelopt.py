@@ -41,6 +41,11 @@ class Reader(NamedTuple):
 
     config_class: str
 
+    @staticmethod
+    def check(config: Config) -> Config:
+        """Return the config: its fields' types are checked where each is read."""
+        return config
+
     def read(self, config: Config, context: Context) -> ModelOptFields:
         """Return the fields of a ModelOpt checkpoint, or refuse as from_config does."""
         table = context.table

@@ -44,14 +44,13 @@ def name_method(
         resolved, steps = _resolve(table, asked)
     if resolved is not None:
         _check_known(table, resolved, deployment)
-    return NamedMethod(own, resolved, _served(checkpoint, own, place), steps)
+    served = _served(checkpoint, own, place) if resolved is not None else None
+    return NamedMethod(own, resolved, served, steps)
 
 
 def _served(checkpoint: Checkpoint, own: str | None, place: str) -> Mapping[str, Any] | None:
     config, found = served_config(checkpoint)
-    if config is None or own is None:
-        return None
-    return {**config, "quant_method": own} if found == place else config
+    return config if config is None or found != place else {**config, "quant_method": own or ""}
 
 
 def _resolve(table: Table, asked: Question) -> tuple[str | None, tuple[Step, ...]]:

@@ -11,13 +11,20 @@ from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import (
     awq,
     compressed_tensors,
+    deepseek_v4,
+    experts_only,
+    fbgemm,
     fp8,
+    fp_quant,
     gptq,
+    humming,
+    inc,
     modelopt,
     modelopt_config,
     moe_wna16,
     online,
     quark,
+    torchao,
 )
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.experts import online as online_experts
@@ -108,7 +115,9 @@ def _ignore(fields: Any, config: Mapping[str, Any]) -> tuple[tuple[str, ...], bo
 
 MODULES: Mapping[str, Any] = {
     "fp8": fp8, "awq": awq, "gptq": gptq, "moe_wna16": moe_wna16,
-    "compressed_tensors": compressed_tensors, "quark": quark,
+    "compressed_tensors": compressed_tensors, "inc": inc, "humming": humming, "torchao": torchao,
+    "fbgemm": fbgemm, "fp_quant": fp_quant, "deepseek_v4": deepseek_v4,
+    "experts_only": experts_only, "quark": quark,
 }
 """Config class row `resolves` -> the module that reads its fields and assigns its layers."""
 
@@ -122,18 +131,17 @@ def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, An
     if config is not None and row.get("from_checkpoint"):
         _refuse(row["from_checkpoint"], row["source"], "Drop quantization_config from config.json "
                 "and pass the method with --quantization.")
+    if config is None:
+        _check_default(name, row)
     if row["resolves"] == "none":
         raise NotKnownError(f"quantization method {name} ({row['id']})",
                             wanted="a method whose layers are in the table",
                             hint="It is registered in this engine version; its rules are not "
                             "tabulated yet.")
-    if config is None:
-        _refuse_no_config(name, row)
     module = _module(row)
-    if module is None or config is None:
-        return row, None
-    return row, module.read(config if row["resolves"] == "modelopt" else check_kinds(config),
-                            context)
+    if config is None:
+        return row, module.default(context)
+    return row, module.read(getattr(module, "check", check_kinds)(config), context)
 
 
 def _module(row: Mapping[str, Any]) -> Any:
@@ -155,18 +163,11 @@ def _own_config(named: NamedMethod, context: Context) -> Mapping[str, Any] | Non
 
 
 MIXED = "modelopt_mixed"
-CONFIG_FILES = {
-    "awq": ("quantize_config.json", "quant_config.json"), "gptq": ("quantize_config.json",),
-    "moe_wna16": ("quantize_config.json",), "modelopt": ("hf_quant_config.json",),
-}
-"""get_config_filenames() of the config classes that read a file of their own."""
-
 
 def _side_file(name: str, context: Context) -> Mapping[str, Any] | None:
     row = context.table["methods"].get(name)
-    classes = context.table["config_classes"]
-    kind = classes[row["config_class"]]["resolves"] if row else None
-    found = [f for f in CONFIG_FILES.get(str(kind), ()) if f in context.checkpoint.side_files]
+    served = context.table["config_classes"][row["config_class"]] if row else {}
+    found = [f for f in context.checkpoint.side_files if f.endswith(tuple(served.get("files", ())))]
     if len(found) > 1:
         files = [f"{context.checkpoint.name}/{file}" for file in found]
         raise refuse("config fields", "ValidationError",
@@ -176,14 +177,16 @@ def _side_file(name: str, context: Context) -> Mapping[str, Any] | None:
     return context.checkpoint.side_files[found[0]] if found else None
 
 
-def _refuse_no_config(name: str, row: Mapping[str, Any]) -> None:
+def _check_default(name: str, row: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint without a config, unless the class can be made from nothing."""
     told = row.get("no_checkpoint")
     source = "model_executor/model_loader/weight_utils.py:get_quant_config"
     hint = "The checkpoint is not quantized; --quantization fp8_per_tensor quantizes it online."
     if told:
         _refuse(told, source, hint)
-    raise refuse("config fields", "ValidationError", f"Cannot find the config file for {name}",
-                 None, source, hint)
+    if row.get("files"):
+        raise refuse("config fields", "ValidationError", f"Cannot find the config file for {name}",
+                     None, source, hint)
 
 
 def _refuse(told: Mapping[str, str], source: str, hint: str) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from quantplan.dispatch.facts import Tensor
-from quantplan.dispatch.renames import renamed
+from quantplan.dispatch.renames import rename
 from quantplan.dispatch.structure import Leaf
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
@@ -33,7 +33,7 @@ def _engine_names(context: Context) -> Mapping[str, Tensor] | None:
     tensors, renames = context.checkpoint.tensors, context.structure.renames
     if tensors is None or not renames:
         return tensors
-    return {renamed(name, renames): tensor for name, tensor in tensors.items()}
+    return {rename(name, renames): tensor for name, tensor in tensors.items()}
 
 
 def _wrong_storage(

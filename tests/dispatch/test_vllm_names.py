@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from asking import LLAMA, ask, golden_rows, message, quantization
 from quantplan.dispatch.trace import Method, Step
 from quantplan.tables.engine_rows import load_engine
-from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.errors import CheckpointError
 
 from quantplan import Explanation
 
@@ -209,8 +209,7 @@ def test_a_deprecated_flag_is_refused(name: str) -> None:
 
 
 def test_allowing_it_reaches_the_next_step() -> None:
-    with pytest.raises(NotKnownError, match="fbgemm_fp8"):
-        ask("fbgemm", allow_deprecated_quantization=True)
+    assert resolved("fbgemm", allow_deprecated_quantization=True) == "fbgemm_fp8"
 
 
 # A method for a checkpoint that has no quantization config.

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from asking import FP8_PARTS, LLAMA, golden_rows, quantization, stored
 from known_models import model
 from quantplan.dispatch.facts import Note
+from quantplan.planner import deployed
 from quantplan.planner.budget import Budget, EngineRefusal
 from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
 
@@ -149,16 +150,20 @@ def test_without_any_memory() -> None:
                                  "such as 24GiB")
 
 
-def test_an_engine_answer_that_is_not_known_is_a_note() -> None:
-    """Humming's layers have no rules in the table; the bytes are known all the same."""
-    found = of("fp8-dynamic", quantization="humming")
+def test_an_engine_answer_that_is_not_known_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gap of the tables: the bytes are known all the same."""
+    known = of("fp8-dynamic")
+
+    def unknown(*asked: Any) -> None:
+        raise NotKnownError("quantization method x", hint="Ask later.")
+
+    monkeypatch.setattr(deployed, "resolve", unknown)
+    found = of("fp8-dynamic")
     assert found.refusal is None
-    assert found.notes == (Note(
-        "engine-not-known", "whether the engine starts is not known: quantization method "
-        "humming (HummingConfig)",
-        "It is registered in this engine version; its rules are not tabulated yet."),)
-    assert found.weights.bytes == of("fp8-dynamic").weights.bytes
-    assert of("fp8-dynamic").notes == ()
+    assert found.notes == (Note("engine-not-known", "whether the engine starts is not known: "
+                                "quantization method x", "Ask later."),)
+    assert found.weights.bytes == known.weights.bytes
+    assert known.notes == ()
 
 
 # One request of the model's full length.

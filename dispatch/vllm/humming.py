@@ -1,0 +1,141 @@
+"""Method humming: HummingConfig, on a 16-bit checkpoint or on top of another method's
+(model_executor/layers/quantization/humming.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.renames import rename
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.environment import readable
+from quantplan.dispatch.vllm.humming_layer import SOURCE, Schemas, build, linear_of
+from quantplan.dispatch.vllm.ignore import search
+from quantplan.tables.errors import CheckpointError, UsageError
+
+Config = Mapping[str, Any]
+ONLINE, INPUT = "VLLM_HUMMING_ONLINE_QUANT_CONFIG", "VLLM_HUMMING_INPUT_QUANT_CONFIG"
+GROUPED = ("compressed-tensors", "modelopt")
+"""Methods whose layers are described by config groups."""
+
+
+def check(config: Config) -> Config:
+    """Return the config: its fields are read as the package humming reads them."""
+    return config
+
+
+def read(config: Config, context: Context) -> Config:
+    """Return the checkpoint's config; nothing of it is looked at before the layers are built."""
+    return config
+
+
+def default(context: Context) -> Config:
+    """Return the config of a checkpoint that has none."""
+    return {}
+
+
+def assign(fields: Config, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer; None for embeddings and lm_head, whose configs the
+    engine builds all the same."""
+    vocab = site.module.split == "vocab"
+    schemas = _schemas(fields, context, site)
+    made = build(context, site, schemas) if schemas is not None else None
+    if vocab:
+        return None
+    if made is None:
+        return Assignment("UnquantizedLinearMethod", why="skipped, or in no group for Linear")
+    if not fields and (site.shard.k % 32 or site.shard.k_full % 32):
+        return Assignment("UnquantizedLinearMethod", why="its inputs are no multiple of 32")
+    return linear_of(context, site, made)
+
+
+def _schemas(fields: Config, context: Context, site: Site) -> Schemas | None:
+    """Return what the layer is asked to be, or None for one that stays in 16 bits
+    (HummingConfig.get_quant_config_for_layer)."""
+    stored = _layer(fields, "weights", context, site) if fields else None
+    online = _variable(ONLINE, context, site)
+    forced = None
+    if not fields or online.get("force_requant", False):
+        forced = _layer({**online, "quant_method": "humming"}, "weights", context, site)
+        if not fields:
+            stored, forced = forced, None
+    if stored is None:
+        return None
+    given = _layer(fields, "input_activations", context, site) if fields else None
+    fallback = True if given is None else bool(given.get("allow_fallback", True))
+    own = _variable(INPUT, context, site)
+    forced_given = _layer({**own, "quant_method": "humming"}, "input", context, site) if own else None
+    if forced_given is not None:
+        fallback = bool(forced_given.get("allow_fallback", False))
+        given = given or forced_given
+    if forced is not None and forced_given is None:
+        forced_given = {"quant_method": "humming"}
+    return Schemas(stored, given, forced, forced_given, fallback)
+
+
+def _variable(name: str, context: Context, site: Site) -> Config:
+    value = readable(name, context.facts, site.blamed)
+    if value is not None and not isinstance(value, Mapping):
+        raise UsageError(f"environment variable {name}", wanted="a JSON object",
+                         found=repr(value)[:60])
+    return value or {}
+
+
+def _layer(config: Config, part: str, context: Context, site: Site) -> Config | None:
+    """Return the config of one layer: of its group for Linear, with the `dynamic` rule that fits;
+    None for a layer that is skipped or has no such part."""
+    if _skipped(config, context, site):
+        return None
+    if config["quant_method"] in GROUPED:
+        group = _group(config, part, site)
+        if group is None:
+            return None
+        config = group
+    rules = config.get("dynamic", {})
+    for pattern, rule in rules.items() if isinstance(rules, Mapping) else ():
+        if pattern.startswith("+") and search(pattern[2:], site.path):
+            return {**config, **rule}
+    return config
+
+
+def _skipped(config: Config, context: Context, site: Site) -> bool:
+    names = next((config[key] for key in ("ignored_layers", "ignore", "modules_to_not_convert")
+                  if key in config), None) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError("quantization config: its list of skipped layers",
+                              wanted="a list of names", found=repr(names)[:60])
+    path = site.path
+    # Each model class replaces the mapper of the one around it (HummingConfig.apply_vllm_mapper).
+    renamed = [rename(name, context.structure.renames[-1:]) for name in names]
+    if any(search(name[3:], path) if name.startswith("re:") else name in path for name in renamed):
+        return True
+    if "lm_head" in path:
+        return True
+    rules = config.get("dynamic", {})
+    if rules is None:
+        raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable",
+                     site.blamed,
+                     f"{SOURCE}:HummingConfig.is_layer_skipped",
+                     hint="Remove the empty field dynamic from the quantization config.")
+    return any(rule[:1] == "-" and search(rule[2:], path) for rule in rules)
+
+
+def _group(config: Config, part: str, site: Site) -> Config | None:
+    """Return a part of the first group for Linear with what the whole config says of all of them
+    (compressed_tensors_get_config)."""
+    for group in _need(config, "config_groups", site).values():
+        if "Linear" in _need(group, "targets", site):
+            if "weights" not in group or group.get(part) is None:
+                return None
+            added = "format" if config["quant_method"] == "compressed-tensors" else "quant_algo"
+            return {**group[part], "quant_method": config["quant_method"],
+                    added: _need(config, added, site)}
+    return None
+
+
+def _need(config: Config, name: str, site: Site) -> Any:
+    if name not in config:
+        raise refuse("layer assignment", "KeyError", f"'{name}'", site.blamed,
+                     f"{SOURCE}:compressed_tensors_get_config",
+                     hint="Drop --quantization humming: the checkpoint's own method reads it.")
+    return config[name]

@@ -1,0 +1,105 @@
+"""One linear layer of HummingLinearMethod: its weights and activations, what allocating them
+raises, and what it computes (model_executor/layers/quantization/humming.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.humming_activation import Asked, Input, activation, number
+from quantplan.dispatch.vllm.humming_schemas import (
+    Fault,
+    Given,
+    Stored,
+    check_tensors,
+    input_schema,
+    weight_schema,
+)
+from quantplan.tables.errors import NotKnownError
+
+Config = Mapping[str, Any]
+T = TypeVar("T")
+METHOD = "HummingLinearMethod"
+SOURCE = "model_executor/layers/quantization/humming.py"
+
+
+class Schemas(NamedTuple):
+    """What a layer's weights and activations are asked to be: `stored` as the checkpoint has them,
+    `forced` what they are turned into after loading, `given` and `forced_given` activations;
+    `fallback` whether others may take their place."""
+
+    stored: Config
+    given: Config | None = None
+    forced: Config | None = None
+    forced_given: Config | None = None
+    fallback: bool = True
+
+
+class Made(NamedTuple):
+    """The schemas of a layer, built."""
+
+    stored: Stored
+    given: Given | None
+    forced: Stored | None
+    forced_given: Given | None
+    fallback: bool
+
+
+def build(context: Context, site: Site, schemas: Schemas) -> Made:
+    """Return a layer's schemas, or refuse as building them raises."""
+    require_package(context, site)
+    rules = context.table["humming"]
+
+    def weights(config: Config | None) -> Stored | None:
+        return weight_schema(rules, config) if config is not None else None
+
+    def made() -> Made:
+        stored = weight_schema(rules, schemas.stored)
+        return Made(stored, input_schema(rules, schemas.given), weights(schemas.forced),
+                    input_schema(rules, schemas.forced_given), schemas.fallback)
+
+    return _refusing(made, site)
+
+
+def require_package(context: Context, site: Site) -> None:
+    """Refuse where the package humming is absent; NotKnownError where that is not known."""
+    present = context.facts["lib.humming"]
+    if present is None:
+        raise NotKnownError("whether the package humming is installed",
+                            hint="Say --lib humming=on or off.")
+    if not present:
+        raise refuse("layer assignment", "ModuleNotFoundError", "No module named 'humming'",
+                     site.blamed, "utils/humming.py:__getattr__", hint="Install humming-kernels.")
+
+
+def _refusing(step: Callable[[], T], site: Site) -> T:
+    try:
+        return step()
+    except Fault as fault:
+        raise refuse("layer assignment", fault.kind, fault.message, site.blamed,
+                     f"{SOURCE}:HummingConfig.get_quant_config_for_layer",
+                     hint="Drop --quantization humming, or give its variables another value.",
+                     ) from None
+
+
+def linear(context: Context, site: Site, schemas: Schemas) -> Assignment:
+    """Return the assignment of a linear layer, or refuse as allocating its tensors raises."""
+    return linear_of(context, site, build(context, site, schemas))
+
+
+def linear_of(context: Context, site: Site, made: Made) -> Assignment:
+    """Return the assignment of a layer whose schemas are built."""
+    given = made.forced_given or made.given
+    _refusing(lambda: check_tensors(made.stored, given, site.shard), site)
+    weight = (made.forced or made.stored).weight
+    asked = Asked(weight, context.gpu.capability, context.dtype, context.table["humming"])
+    name = activation(asked, given.input if given else Input(), made.fallback)
+    if name is None:
+        return Assignment(METHOD, why=f"{weight.dtype} weights: no activation format of Humming "
+                          "goes with them here, and loading fails")
+    bits = number(name).bits
+    act = "none" if bits == 16 else "group" if given and given.input.group else "per_token"
+    groups = f" in groups of {weight.group}" if weight.group else ""
+    return Assignment(METHOD, act=act, why=f"Humming W{number(weight.dtype).bits}A{bits}: "
+                      f"{weight.dtype} weights{groups}, {name} activations")

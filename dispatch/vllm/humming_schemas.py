@@ -1,0 +1,302 @@
+"""The package humming's own reading of a layer's quantization config (humming/schema/): weights and
+activations, or what its classes raise. `Fault` stands for that exception until the layer is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.shard import Shard
+from quantplan.dispatch.vllm.humming_activation import Input, Weight
+from quantplan.tables.errors import NotKnownError
+
+Config = Mapping[str, Any]
+Rules = Mapping[str, Any]
+
+
+class Fault(Exception):  # noqa: N818 - the engine's exception, not one of ours
+    """What the package raises: an exception type and its words."""
+
+    def __init__(self, kind: str, message: str = "") -> None:
+        self.kind, self.message = kind, message
+        super().__init__(message)
+
+
+class Stored(NamedTuple):
+    """Weights as a schema stores them; `grouped` says which dimension of the scales comes first
+    where they are divided into groups: k, n, or None for no groups. `late` is raised when the
+    tensors are made, not when the schema is."""
+
+    weight: Weight
+    group: int = 0
+    grouped: str | None = None
+    late: Fault | None = None
+
+
+class Given(NamedTuple):
+    """Activations as a schema has them; `late` as in `Stored`."""
+
+    input: Input
+    late: Fault | None = None
+
+
+def weight_schema(rules: Rules, config: Config) -> Stored:
+    """Return the weights of a layer's config (BaseWeightSchema.from_config)."""
+    method = config["quant_method"]
+    if method not in rules["weight_schemas"]:
+        raise Fault("ValueError", f"unsupported weight quant_method: {method}".rstrip())
+    found = _fields(rules["weight_schemas"][method], config)
+    return WEIGHTS[method](found)
+
+
+def input_schema(rules: Rules, config: Config | None) -> Given | None:
+    """Return the activations of a layer's config, None where its method has no schema for them."""
+    if config is None or config.get("quant_method") not in rules["input_schemas"]:
+        return None
+    method = config["quant_method"]
+    return INPUTS[method](_fields(rules["input_schemas"][method], config))
+
+
+def _fields(schema: Rules, config: Config) -> dict[str, Any]:
+    """Return the fields of a schema class that a config has, under their own names."""
+    aliases = schema.get("aliases", {})
+    found = {}
+    for name in (*schema.get("required", ()), *schema.get("optional", ())):
+        key = next((k for k in (name, *aliases.get(name, ())) if k in config), None)
+        if key is not None:
+            found[name] = config[key]
+    missing = [name for name in schema.get("required", ()) if name not in found]
+    if missing:
+        raise Fault("TypeError", f"{schema['class']}.__init__() missing {len(missing)} required "
+                    f"keyword-only argument{'s' * (len(missing) > 1)}: {_listed(missing)}")
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    if len(quoted) < 3:
+        return " and ".join(quoted)
+    return ", ".join(quoted[:-1]) + f", and {quoted[-1]}"
+
+
+def check_tensors(stored: Stored, given: Given | None, shard: Shard) -> None:
+    """Raise what making the tensors of one rank raises."""
+    if given is not None and given.late is not None:
+        raise given.late
+    if stored.late is not None:
+        raise stored.late
+    if stored.grouped and stored.group == 0:
+        raise Fault("ZeroDivisionError", "integer division or modulo by zero")
+    if stored.grouped and stored.group < 0:
+        groups = shard.k // stored.group
+        shape = [groups, shard.n] if stored.grouped == "k" else [shard.n, groups]
+        raise Fault("RuntimeError",
+                    f"Trying to create tensor with negative dimension {groups}: {shape}")
+
+
+def _gptq(found: Config) -> Stored:
+    weight = Weight(f"uint{found['bits']}", max(found["group_size"], 0), None,
+                    not found.get("sym", True))
+    return Stored(weight, found["group_size"], "k")
+
+
+def _awq(found: Config) -> Stored:
+    weight = Weight(f"uint{found['bits']}", max(found["group_size"], 0), None,
+                    bool(found.get("zero_point", True)))
+    return Stored(weight, found["group_size"], "k")
+
+
+def _fp8(found: Config) -> Stored:
+    block = found.get("weight_block_size")
+    return Stored(Weight("float8e4m3", block[1] if block else 0))
+
+
+def _auto_round(found: Config) -> Stored:
+    kind, packing = found.get("data_type", "int"), found.get("packing_format",
+                                                             "auto_round:auto_gptq")
+    if kind != "int" or any(tag in packing for tag in ("fp8", "nvfp", "mxfp", "nv_fp", "mx_fp")):
+        raise Fault("AssertionError",
+                    "autoround fp quantization is not supported by humming "
+                    f"(data_type={kind!r}, packing_format={packing!r}); only weight-only int "
+                    "quantization is supported")
+    if found.get("act_bits", 16) < 16:
+        raise Fault("AssertionError", f"autoround act_bits={found['act_bits']} (activation "
+                    "quantization) is not supported by humming")
+    if "awq" in packing:
+        return _awq({**found, "zero_point": not found.get("sym", True)})
+    if "gptq" in packing or "auto_round" in packing:
+        return _gptq(found)
+    raise Fault("ValueError", f"unsupported autoround packing_format: {packing!r}")
+
+
+PACKED = {"nvfp4-pack-quantized": ("float4e2m1", "float8e4m3"),
+          "mxfp4-pack-quantized": ("float4e2m1", "float8e8m0")}
+"""Format of a compressed-tensors config -> weights and scales, where both follow from it."""
+WHOLE_BYTES = ("int-quantized", "float-quantized", "naive-quantized")
+
+
+def _compressed(found: Config) -> Stored:
+    _check_format(found)
+    if found.get("actorder") not in (None, "weight", "static"):
+        raise Fault("AssertionError", "actorder is not supported by humming")
+    late = _compressed_fault(found, found["strategy"])
+    group = _compressed_group(found) if late is None else 0
+    whole = f"uint{found['num_bits']}" if found["type"] == "int" else "float8e4m3"
+    dtype, scale = PACKED.get(found["format"], (whole, None))
+    weight = Weight(dtype, max(group, 0), scale, not found.get("symmetric", True))
+    return Stored(weight, group, "n" if "group" in found["strategy"] else None, late)
+
+
+def _check_format(found: Config) -> None:
+    if found["format"] not in (*WHOLE_BYTES, "pack-quantized", *PACKED):
+        raise Fault("AssertionError")
+
+
+def _compressed_fault(found: Config, strategy: str) -> Fault | None:
+    """Return what making the tensors raises (CompressedTensorsWeightSchema.get_tensors_attrs, and
+    the engine's parameter classes where packed scales have no groups)."""
+    missing = {"block": "block_structure"}.get(strategy, "group_size" if "group" in strategy
+                                               else "format")
+    if (found["format"] in WHOLE_BYTES and found["num_bits"] != 8) or found.get(missing) is None:
+        return Fault("AssertionError")
+    if strategy not in ("block", "channel", "tensor") and "group" not in strategy:
+        return Fault("ValueError", f"unsupported compressed-tensors strategy: {strategy}")
+    if not found.get("symmetric", True) and strategy not in ("group", "channel"):
+        return Fault("AssertionError")
+    if "pack" in found["format"] and strategy in ("channel", "tensor"):
+        parts = {"channel": ("RowvLLMParameter", "input_dim"),
+                 "tensor": ("_ColumnvLLMParameter", "output_dim")}[strategy]
+        return Fault("TypeError", f"{parts[0]}.__init__() missing 1 required positional "
+                     f"argument: '{parts[1]}'")
+    return None
+
+
+def _compressed_group(found: Config) -> int:
+    if "group" in found["strategy"]:
+        return int(found["group_size"])
+    return int(found["block_structure"][1]) if found["strategy"] == "block" else 0
+
+
+def _modelopt(found: Config) -> Stored:
+    algo = found["quant_algo"].lower()
+    known = {"nvfp4": Weight("float4e2m1", 16, "float8e4m3"),
+             "mxfp8": Weight("float8e4m3", 32, "float8e8m0")}
+    if algo not in known:
+        raise Fault("ValueError", f"unsupported modelopt algo: {algo}")
+    return Stored(known[algo])
+
+
+def _mxfp4(found: Config) -> Stored:
+    return Stored(Weight("float4e2m1", 32, "float8e8m0"))
+
+
+def _bitnet(found: Config) -> Stored:
+    return Stored(Weight("float2e0m1"))
+
+
+def _quark(found: Config) -> Stored:
+    raise NotKnownError("a quark config of one layer under --quantization humming",
+                        hint="Quark writes none for a whole model.")
+
+
+def _own(found: Config) -> Stored:
+    dtype, group = number_format(found["b_dtype"]), int(found.get("weight_scale_group_size", 0))
+    scale = found.get("bs_dtype")
+    kind = _scale_type(found, group)
+    _check_second_scale(found, kind)
+    zero = bool(found.get("has_zero_point"))
+    gap = zero and not found.get("is_fp_zero_point") and kind not in ("group", "channel")
+    weight = Weight(dtype, max(group, 0) if kind != "tensor" else 0,
+                    number_format(scale) if scale else None, zero)
+    return Stored(weight, group, late=Fault("AssertionError") if gap else None)
+
+
+def _scale_type(found: Config, group: int) -> str | None:
+    kind = found.get("weight_scale_type")
+    if kind is None:
+        if found.get("weight_scale_group_size_n", 0) > 1:
+            return "block"
+        return "channel" if group == 0 else "group" if group > 0 else None
+    if kind not in ("group", "block", "channel", "tensor"):
+        raise Fault("ValueError", f"{kind!r} is not a valid WeightScaleType")
+    return str(kind)
+
+
+def _check_second_scale(found: Config, kind: str | None) -> None:
+    second = found.get("weight_scale_2_type") or "none"
+    if second not in ("none", "channel", "tensor"):
+        raise Fault("ValueError", f"{second!r} is not a valid WeightScale2Type")
+    if second != "none" and kind != "group" and not (kind == "channel" and second == "tensor"):
+        raise Fault("AssertionError", "secondary scales require group scales or channel scales "
+                    "with a tensor secondary scale")
+
+
+def number_format(name: Any) -> str:
+    """Return a number format as the package spells it, or raise what its parser raises."""
+    text = str(name).lower()
+    if "float" in str(name):
+        if text in ("half", "float16", "bfloat16", "float32"):
+            return "float16" if text == "half" else text
+        parts = re.fullmatch(r"float(\d+)_*e(\d+)m(\d+)", text)
+        if not parts:
+            raise Fault("ValueError", f"invalid floating point dtype: {text}")
+        if int(parts[1]) - int(parts[2]) - int(parts[3]) not in (0, 1):
+            raise Fault("AssertionError")
+        return f"float{parts[1]}e{parts[2]}m{parts[3]}"
+    if "int" in str(name):
+        parts = re.fullmatch(r"(u*)int(\d+)", text)
+        if not parts:
+            raise Fault("ValueError", f"invalid integer dtype: {text}")
+        return text
+    raise Fault("NotImplementedError")
+
+
+def _compressed_input(found: Config) -> Given:
+    _check_format(found)
+    if not found.get("symmetric", True):
+        raise Fault("ValueError", "asymmetric input quantization is not supported by humming")
+    kinds = {("float", 8): "float8e4m3", ("float", 4): "float4e2m1", ("int", 8): "int8",
+             ("int", 4): "int4"}
+    kind, group = (found["type"], found["num_bits"]), found.get("group_size", 0)
+    if kind not in kinds:
+        return Given(Input(), Fault("ValueError", f"unsupported {kind[0]}{kind[1]}"))
+    if group is None:
+        return Given(Input(kinds[kind]), Fault(
+            "TypeError", "'>' not supported between instances of 'NoneType' and 'int'"))
+    return Given(Input(kinds[kind], group))
+
+
+def _fp8_input(found: Config) -> Given:
+    return Given(Input("float8e4m3"))
+
+
+def _modelopt_input(found: Config) -> Given:
+    algo = found["quant_algo"].lower()
+    if algo != "nvfp4":
+        raise Fault("ValueError", f"unsupported modelopt algo: {algo}")
+    return Given(Input("float4e2m1", 16))
+
+
+def _own_input(found: Config) -> Given:
+    dtype, scale = found.get("a_dtype"), found.get("input_scale_dtype")
+    mode = found.get("input_quant_mode")
+    modes = ("none", "static_tensor", "dynamic_token", "dynamic_group",
+             "static_tensor_dynamic_group", "dynamic_group_token")
+    name = number_format(dtype) if dtype is not None else None
+    scaled = number_format(scale) if scale is not None else None
+    if mode is not None and mode not in modes:
+        raise Fault("ValueError", f"{mode!r} is not a valid InputQuantizationMode")
+    return Given(Input(name, int(found.get("input_scale_group_size", 0)), scaled))
+
+
+WEIGHTS: Mapping[str, Callable[[Config], Stored]] = {
+    "gptq": _gptq, "awq": _awq, "fp8": _fp8, "auto-round": _auto_round, "auto_round": _auto_round,
+    "compressed-tensors": _compressed, "modelopt": _modelopt, "mxfp4": _mxfp4,
+    "gpt_oss_mxfp4": _mxfp4, "bitnet": _bitnet, "quark": _quark, "humming": _own,
+}
+INPUTS: Mapping[str, Callable[[Config], Given]] = {
+    "compressed-tensors": _compressed_input, "fp8": _fp8_input, "humming": _own_input,
+    "modelopt": _modelopt_input,
+}
