@@ -20,7 +20,7 @@ def read(config: Config, context: Context) -> fp8.Fp8Fields:
 
 def default(context: Context) -> fp8.Fp8Fields:
     """Return the class's own fields, of a checkpoint without a config."""
-    return fp8.Fp8Fields(False, (), None)
+    return fp8.Fp8Fields(False, (), None, None)
 
 
 def expert_dtype(context: Context, path: str) -> str:

@@ -52,25 +52,31 @@ def assign(fields: Config, context: Context, site: Site) -> Assignment | None:
 def _schemas(fields: Config, context: Context, site: Site) -> Schemas | None:
     """Return what the layer is asked to be, or None for one that stays in 16 bits
     (HummingConfig.get_quant_config_for_layer)."""
-    stored = _layer(fields, "weights", context, site) if fields else None
     online = _variable(ONLINE, context, site)
-    forced = None
-    if not fields or online.get("force_requant", False):
-        forced = _layer({**online, "quant_method": "humming"}, "weights", context, site)
-        if not fields:
-            stored, forced = forced, None
-    if stored is None:
-        return None
+    own = {**online, "quant_method": "humming"}
+    if not fields:
+        stored, forced = _layer(own, "weights", context, site), None
+    else:
+        stored = _layer(fields, "weights", context, site)
+        asked = online.get("force_requant", False)
+        forced = _layer(own, "weights", context, site) if asked else None
+    return None if stored is None else _with_inputs(Schemas(stored, forced=forced), fields,
+                                                    context, site)
+
+
+def _with_inputs(schemas: Schemas, fields: Config, context: Context, site: Site) -> Schemas:
+    """Return the schemas with the checkpoint's activations and those of the variable, which allow
+    no others unless they say so."""
     given = _layer(fields, "input_activations", context, site) if fields else None
-    fallback = True if given is None else bool(given.get("allow_fallback", True))
-    own = _variable(INPUT, context, site)
-    forced_given = _layer({**own, "quant_method": "humming"}, "input", context, site) if own else None
-    if forced_given is not None:
-        fallback = bool(forced_given.get("allow_fallback", False))
-        given = given or forced_given
-    if forced is not None and forced_given is None:
-        forced_given = {"quant_method": "humming"}
-    return Schemas(stored, given, forced, forced_given, fallback)
+    variable = _variable(INPUT, context, site)
+    forced = _layer({**variable, "quant_method": "humming"}, "input", context, site
+                    ) if variable else None
+    allowed = given.get("allow_fallback", True) if given is not None else True
+    if forced is not None:
+        allowed = forced.get("allow_fallback", False)
+    elif schemas.forced is not None:
+        forced = {"quant_method": "humming"}
+    return schemas._replace(given=given, forced_given=forced, fallback=bool(allowed))
 
 
 def _variable(name: str, context: Context, site: Site) -> Config:
