@@ -110,10 +110,11 @@ def test_a_stand_in_is_stamped() -> None:
 
 
 def test_what_is_not_known_names_the_version() -> None:
-    """The table of 0.32.0 has no backends for experts of TorchAO."""
+    """Nothing is answered where it hangs on a library of which nothing is said."""
     config = {**LLAMA, "quantization_config": {"quant_method": "torchao"}}
-    with pytest.raises(NotKnownError, match=r"^vllm 0\.32\.0: quantization method torchao"):
-        diff(config, from_version="0.32.0", to_version="0.33.0", capability="8.9")
+    with pytest.raises(NotKnownError, match=r"^vllm 0\.32\.0: whether the package torchao"):
+        diff(config, from_version="0.32.0", to_version="0.33.0", capability="8.9",
+             libs={"torchao": None})
 
 
 # As JSON and as text.
