@@ -49,6 +49,11 @@ SWITCH: Row = {
     "pins": Field("text", "all of them true: only this backend", required=False),
     "first": Field("text", "all of them true: this backend first", required=False),
     "removes": Field("list", "otherwise: these backends go", of=Field("text", "a backend id")),
+    "unset": Field("list", "what goes where none of the variables is given", required=False, of={
+        "when": _WHEN,
+        "removes": Field("list", "these backends go", of=Field("text", "a backend id")),
+        "because": Field("text", "the reason"),
+    }),
 }
 
 EXPERTS_LIST: Row = {

@@ -28,8 +28,9 @@ CHANGE: Row = {
     "at": Field("text", "path of what changes: fields after dots; map keys, and list rows by id "
                 "(by fact or position where rows have no id), in brackets"),
     **OPERATION_FIELDS,
-    "before": Field("scalar", "insert and move: the item in front of which", required=False),
-    "after": Field("scalar", "insert and move: the item behind which", required=False),
+    "before": Field("scalar", "insert, move and merge: in front of this item or key",
+                    required=False),
+    "after": Field("scalar", "insert, move and merge: behind this item or key", required=False),
     "because": Field("text", "what the engine does differently"),
     "source": Field("text", "file:symbol of the version that this file describes"),
 }
@@ -144,6 +145,11 @@ def _merge(place: Place) -> None:
         if key in place.value and place.value[key] == value:
             raise place.error(f"{key} is already that", hint="Drop it.")
         place.value[key] = deepcopy(value)
+    if "before" in place.change or "after" in place.change:
+        keys = [key for key in place.value if key not in place.change["merge"]]
+        at = _beside(place, keys)
+        keys[at:at] = place.change["merge"]
+        place.holder[place.key] = {key: place.value[key] for key in keys}
 
 
 def _append(place: Place) -> None:
@@ -153,7 +159,7 @@ def _append(place: Place) -> None:
 
 def _insert(place: Place) -> None:
     new = _new_items(place, "insert")
-    at = _beside(place)
+    at = _beside(place, _items(place))
     _items(place)[at:at] = new
 
 
@@ -161,7 +167,7 @@ def _move(place: Place) -> None:
     items = _items(place)
     moved = [items[_position(items, str(name), place)] for name in place.change["move"]]
     items[:] = [item for item in items if item not in moved]
-    at = _beside(place)
+    at = _beside(place, items)
     items[at:at] = moved
 
 
@@ -191,11 +197,11 @@ def _new_items(place: Place, operation: str) -> list[Any]:
     return deepcopy(place.change[operation])
 
 
-def _beside(place: Place) -> int:
+def _beside(place: Place, items: list[Any]) -> int:
     sides = [side for side in ("before", "after") if side in place.change]
     if len(sides) != 1:
         raise place.error("one neighbour is needed", wanted="before or after")
-    position = _position(_items(place), str(place.change[sides[0]]), place)
+    position = _position(items, str(place.change[sides[0]]), place)
     return position + (sides[0] == "after")
 
 

@@ -136,5 +136,5 @@ def _reasons(
 
 
 def _touch(place: tuple[str, ...], steps: tuple[str, ...]) -> bool:
-    shorter = min(len(place), len(steps))
-    return place[:shorter] == steps[:shorter]
+    """Return whether one lies in the other; a position stands for any row without an id."""
+    return all(a == b or a.isdigit() for a, b in zip(place, steps, strict=False))

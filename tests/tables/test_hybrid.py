@@ -80,8 +80,8 @@ def test_one_unit(taken: str, name: str, found: Any) -> None:
 def test_the_real_tables_halfway() -> None:
     old, new = read_table("engines/vllm/0.32.0"), read_table("engines/vllm/0.33.0")
     units = {unit(difference) for difference in differences(old, new)}
-    left = {unit(difference) for difference in differences(hybrid(old, new, units), new)}
-    assert left == set()
+    left = list(differences(hybrid(old, new, units), new))
+    assert {difference.kind for difference in left} <= {"removed"}
     found = list(differences(old, hybrid(old, new, {"families[mxfp8]"})))
     assert {unit(d) for d in found if d.item} == {"families[mxfp8]"}
     assert {d.kind for d in found} == {"added"}

@@ -69,6 +69,16 @@ def test_merge_adds_and_replaces_fields() -> None:
     assert applied(at="backends", merge={"triton": ["K9"]})["backends"]["triton"] == ["K9"]
 
 
+@pytest.mark.parametrize("side, order", [
+    ({}, ["torch", "marlin", "b12x"]), ({"before": "marlin"}, ["torch", "b12x", "marlin"]),
+    ({"after": "torch"}, ["torch", "b12x", "marlin"]),
+    ({"before": "torch"}, ["b12x", "torch", "marlin"]),
+])
+def test_new_keys_go_where_the_engine_has_them(side: dict[str, str], order: list[str]) -> None:
+    """The engine's messages list a map's keys in order."""
+    assert list(applied(at="backends", merge={"b12x": []}, **side)["backends"]) == order
+
+
 @pytest.mark.parametrize("change, found", [
     ({"append": ["K3"]}, ["K1", "K2", "K3"]),
     ({"insert": ["K3", "K4"], "before": "K1"}, ["K3", "K4", "K1", "K2"]),

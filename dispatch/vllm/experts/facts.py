@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from quantplan.dispatch.facts import Deployment
-from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.vllm.context import Context, Site, refuse, trait
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.plan import Experts
 from quantplan.dispatch.vllm.experts.routing import routing_method
@@ -86,11 +86,24 @@ def _swiglu(given: Any) -> dict[str, Any]:
 
 def _routing(context: Context, site: Site) -> dict[str, Any]:
     given = site.module.facts
-    simulated = bool(readable("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", context.facts))
-    name = routing_method(given, simulated)
+    strategy = readable("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", context.facts)
+    rules = trait(context.table, "simulated_routing")
+    if strategy and rules:
+        _check_strategy(str(strategy), rules, site)
+    name = routing_method(given, bool(strategy) and not rules)
     return {"moe.routing": name, "moe.routing_number": context.table["routing_methods"][name],
             "moe.hash_routing": bool(given.get("hash_routing")),
+            "moe.decomposed": bool(strategy and rules and strategy not in rules["monolithic"]),
             "moe.router_dtype": given.get("router_dtype") or context.dtype}
+
+
+def _check_strategy(strategy: str, rules: dict[str, list[str]], site: Site) -> None:
+    known = rules["strategies"]
+    if strategy not in known:
+        raise refuse("layer assignment", "ValueError",
+                     f"Unknown routing strategy: {strategy}. Available strategies: {known}",
+                     site.module_path, "envs.py:VLLM_MOE_ROUTING_SIMULATION_STRATEGY",
+                     hint="Unset the variable: simulated routing is for performance tests.")
 
 
 def _humming_gemm(context: Context, site: Site, use_ep: bool) -> str:

@@ -8,7 +8,7 @@ from math import gcd
 from typing import Any
 
 from quantplan.dispatch.predicates import PASS
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.vllm.context import refuse, trait
 from quantplan.dispatch.vllm.experts.ignore import experts_skipped
 from quantplan.dispatch.vllm.experts.mxfp4 import MXFP4
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
@@ -31,8 +31,15 @@ def plan(fields: Fp8Fields, experts: Experts) -> Plan:
         return MXFP4
     if fields.block:
         return block_plan("Fp8MoEMethod", fields.block, experts)
-    act = "kFp8StaticTensorSym" if fields.static else "kFp8DynamicTensorSym"
+    act = "kFp8StaticTensorSym" if fields.static else dynamic_act(experts)
     return tensor_plan("Fp8MoEMethod", "kFp8StaticTensorSym", act)
+
+
+def dynamic_act(experts: Experts) -> str:
+    """Return the activation key of experts whose activations are scaled while they run."""
+    facts, table = experts.context.facts, experts.context.table
+    return str(trait(table, "batch_invariant_fp8_experts_act")) if facts[
+        "env.VLLM_BATCH_INVARIANT"] else "kFp8DynamicTensorSym"
 
 
 def tensor_plan(method: str, weight: str, act: str, vllm_cutlass: bool = False) -> Plan:

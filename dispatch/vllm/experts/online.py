@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quantplan.dispatch.vllm.context import refuse
-from quantplan.dispatch.vllm.experts.fp8 import tensor_plan
+from quantplan.dispatch.vllm.experts.fp8 import dynamic_act, tensor_plan
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 
 FOLDER = "model_executor/layers/quantization/online"
@@ -73,7 +73,7 @@ def padded_sizes(experts: Experts, list_id: str, backend: str | None) -> tuple[i
 
 PLANS: dict[str, Callable[[Experts], Plan]] = {
     "Fp8PerTensorOnlineMoEMethod": lambda experts: tensor_plan(
-        "Fp8PerTensorOnlineMoEMethod", "kFp8StaticTensorSym", "kFp8DynamicTensorSym"),
+        "Fp8PerTensorOnlineMoEMethod", "kFp8StaticTensorSym", dynamic_act(experts)),
     "Fp8PerBlockOnlineMoEMethod": lambda experts: tensor_plan(
         "Fp8PerBlockOnlineMoEMethod", "kFp8Static128BlockSym", "kFp8Dynamic128Sym"),
     "Fp8PtpcOnlineMoEMethod": _per_channel,

@@ -49,6 +49,8 @@ def order(table: Row, row: Row, facts: Facts, given: Mapping[str, str], act: str
             steps.append(step)
             if step.kind == "Pinned":
                 return Order((_row(row, switch["pins"]),), tuple(steps), True)
+        else:
+            names = _unset(switch, names, facts, steps, row["source"])
     if row.get("by_activation"):
         names = _by_activation(row, names, act)
     return Order(tuple(_named(row, names)), tuple(steps), False)
@@ -64,6 +66,18 @@ def _switched(row: Row, switch: Row, names: list[str], on: bool) -> tuple[list[s
         return [switch["first"], *rest], Step(
             "Reordered", f"{switch['first']} first", told, row["source"])
     return rest, Step("Filtered", f"without {', '.join(switch['removes'])}", told, row["source"])
+
+
+def _unset(
+    switch: Row, names: list[str], facts: Facts, steps: list[Step], source: str
+) -> list[str]:
+    """Return the names that stay where no variable of a switch is given."""
+    for case in switch.get("unset", ()):
+        if applies(case["when"], facts):
+            steps.append(Step("Filtered", f"without {', '.join(case['removes'])}",
+                              case["because"], source))
+            names = [name for name in names if name not in case["removes"]]
+    return names
 
 
 def _automatic(row: Row) -> list[str]:

@@ -118,6 +118,8 @@ def _rows(table: Row, row: Row, aspect: str) -> Iterator[Row]:
         yield {"fact": "moe.activation", "in": allowed}
     if aspect == "hash_routing" and row.get("monolithic"):
         yield {"fact": "moe.hash_routing", "equals": False}
+    if aspect == "decomposed" and row.get("monolithic"):
+        yield {"fact": "moe.decomposed", "equals": False}
     if aspect == "format":
         yield {"fact": "moe.format", "equals": row.get("activation_format", "standard")}
     if aspect == "batch_invariance" and not row.get("batch_invariant"):
