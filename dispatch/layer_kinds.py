@@ -124,10 +124,12 @@ def indexed(row: Row, config: Config, count: int) -> list[str]:
 
 
 def every(row: Row, config: Config, count: int) -> list[str]:
-    """Llama 4: every `step`-th layer is `at`, those before it `between`; all are when step is 0."""
+    """Llama 4: every `step`-th layer is `at`, those before it `between`."""
     step, kinds = _number(row, config, "step"), row["kinds"]
-    return [kinds["at"] if step and (index + 1) % step == 0 else kinds["between"]
-            for index in range(count)]
+    if not step:
+        raise CheckpointError(f"config.json: {row['fields']['step']}", found="0",
+                              wanted="a positive number")
+    return [kinds["between"] if (index + 1) % step else kinds["at"] for index in range(count)]
 
 
 def every_other(row: Row, config: Config, count: int) -> list[str]:
@@ -148,9 +150,28 @@ def chunked(row: Row, config: Config, count: int) -> list[str]:
     return ["chunked" if chunk and marks[index] else "full" for index in range(count)]
 
 
+def ratios(row: Row, config: Config, count: int) -> list[str]:
+    """DeepSeek V4: the compression of each layer's cache: `kinds` names some ratios; `more` are the
+    others above 1, `none` is for 0 and 1. The list may go on with layers of another stack."""
+    given, kinds = _given(row, config, "ratios"), row["kinds"]
+    if (not isinstance(given, (list, tuple)) or len(given) < count
+            or not all(type(ratio) is int for ratio in given)):
+        raise CheckpointError(f"config.json: {row['fields']['ratios']}", found=repr(given)[:60],
+                              wanted=f"a list of {count} numbers")
+    return [kinds.get(str(ratio), kinds["more"] if ratio > 1 else kinds["none"])
+            for ratio in given[:count]]
+
+
+def leading(row: Row, config: Config, count: int) -> list[str]:
+    """The first `count` layers have one kind, the rest another."""
+    first, kinds = _number(row, config, "count"), row["kinds"]
+    return [kinds["first"] if index < first else kinds["rest"] for index in range(count)]
+
+
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
     "listed_or_every": listed_or_every, "first_flag": first_flag, "flag": flag,
     "last_layers": last_layers, "marked": marked,
     "indexed": indexed, "every": every, "every_other": every_other, "chunked": chunked,
+    "ratios": ratios, "leading": leading,
 }

@@ -43,7 +43,8 @@ def _sizes(context: Context, own: Row, mla: Facts) -> Facts:
 
 
 def _nature(context: Context, own: Row, module: Row) -> Facts:
-    is_mla, sparse = bool(module.get("mla")), bool(module.get("sparse"))
+    is_mla = bool(module.get("mla"))
+    sparse = bool(module.get("sparse") or own.get("index_topk"))
     encoder_only = own.get("causal") is False
     return {
         "attn.mla": is_mla, "attn.gqa": not is_mla, "attn.sparse": sparse,
