@@ -32,7 +32,7 @@ def attention_names_are_known(engine: Engine) -> Iterator[str]:
     for row in attention["modules"]:
         if row.get("list") not in lists and "backend" not in row:
             yield f"attention.modules[{row['id']}]: neither a list with an order nor a backend"
-        if row.get("unequal", row.get("list")) not in {*lists, None}:
+        if "unequal" in row and row["unequal"] not in lists:
             yield f"attention.modules[{row['id']}]: unequal is no list with an order"
     for row in attention["forced"]:
         if row["list"] not in lists or row.get("backend", "") not in {"", *known}:
