@@ -39,7 +39,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
         window if types is None or set(types) == {"sliding_attention"} else None,
         types, config.get("max_window_layers", family.get("max_window_layers")),
         bool(family.get("complete")), read_renames(family.get("renames", ())),
-        tuple(family.get("replaced", ())),
+        tuple(family.get("replaced", ())), family.get("mapper", True),
     )
 
 

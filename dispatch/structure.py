@@ -98,7 +98,8 @@ class Module(NamedTuple):
 class Structure(NamedTuple):
     """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'.
 
-    `complete` says that every weight of the model is a leaf of a module.
+    `complete` says that every weight of the model is a leaf of a module, `mapped` that the class
+    has a mapper, whether or not it renames anything.
     """
 
     architecture: str
@@ -118,6 +119,7 @@ class Structure(NamedTuple):
     complete: bool = False
     renames: tuple[Renames, ...] = ()
     replaced: tuple[Mapping[str, Any], ...] = ()
+    mapped: bool = True
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""

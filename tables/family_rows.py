@@ -219,6 +219,8 @@ FAMILY: Row = {
                                      required=False, of=Field("text", "the engine's"))
                          for rule, what in (("regex", "expression"), ("substr", "part of a name"),
                                             ("prefix", "beginning"), ("suffix", "end"))}),
+    "mapper": Field("flag", "false: the class has no hf_to_vllm_mapper at all, so that names of a "
+                    "quantization config stay as they are", required=False),
     "not_covered": Field("map", "config fields that, when set, add what has no rows here -> what",
                          required=False, of=Field("text", "what they add")),
     "complete": Field("flag", "every weight of the model is a leaf: its memory can be counted",

@@ -60,7 +60,7 @@ class Reader(NamedTuple):
         if group < 1:
             raise CheckpointError("quantization config: group_size", wanted="a positive number",
                                   found=str(group))
-        return ModelOptFields(algo, None, rewritten(found.excluded), group, KV_METHOD)
+        return ModelOptFields(algo, None, rewritten(found.excluded, context), group, KV_METHOD)
 
     def assign(self, fields: ModelOptFields, context: Context, site: Site) -> Assignment | None:
         """Return the assignment of a linear layer or lm_head; None for embeddings."""
@@ -93,9 +93,11 @@ def mxfp8_config(config: Config) -> Config:
         "exclude_modules": config.get("ignored_layers", []) or []}}
 
 
-def rewritten(excluded: tuple[str, ...]) -> tuple[str, ...]:
+def rewritten(excluded: tuple[str, ...], context: Context) -> tuple[str, ...]:
     """Return the wildcards as apply_vllm_mapper rewrites them: module* stands for a module and all
-    below it, so it becomes module and module.*."""
+    below it, so it becomes module and module.*. Model classes without a mapper do not call it."""
+    if not context.structure.mapped:
+        return excluded
     found: list[str] = []
     for name in excluded:
         tree = len(name) >= 2 and name[-1] == "*" and name[-2] != "."
@@ -107,7 +109,8 @@ def _read_mixed(config: Config, context: Context) -> ModelOptFields:
     found = declared(context.table, config)
     mixed = read_mixed(context.table, config, found.group_size)
     kv_method = KV_METHOD if found.kv_algo else None
-    return ModelOptFields(None, mixed, rewritten(found.excluded), mixed.group_size, kv_method)
+    return ModelOptFields(None, mixed, rewritten(found.excluded, context), mixed.group_size,
+                          kv_method)
 
 
 def algo_of(

@@ -168,6 +168,17 @@ def test_which_layers_an_exclusion_takes(form: Any, excluded: list[str], left: s
     assert {index for index, kernel in found.items() if kernel is None} == left
 
 
+@pytest.mark.parametrize("architecture, model_type, left", [
+    ("LlamaForCausalLM", "llama", set()), ("Glm4ForCausalLM", "glm4", {0, 1})])
+def test_a_class_without_a_mapper_keeps_the_wildcard(
+    architecture: str, model_type: str, left: set[int]
+) -> None:
+    """Glm4ForCausalLM has no hf_to_vllm_mapper: *.self_at* is matched as it stands."""
+    model = {**LLAMA, "architectures": [architecture], "model_type": model_type, "head_dim": 128}
+    found = kernels(ask(flat(ignore=["*.self_at*"]), model=model))
+    assert {index for index, kernel in found.items() if kernel is None} == left
+
+
 def test_one_leaf_of_a_fused_layer_is_refused() -> None:
     assert error(ask(flat(ignore=QKV[:1]))) == (
         "ValueError", "Detected some but not all shards of model.layers.0.self_attn.qkv_proj are "
