@@ -157,8 +157,9 @@ MOE_FACTS = {
     "moe.situ_standard", "moe.routing", "moe.routing_number", "moe.hash_routing",
     "moe.router_dtype", "moe.humming_gemm",
     "quant.weight_key", "quant.act_key", "quant.scheme", "quant.weight_text", "quant.act_text",
-    "quant.scheme_text", "quant.vllm_cutlass", "quant.block_n", "quant.block_k", "quant.layout",
-    "quant.may_have_bias", "quant.may_have_zero_points", "quant.group_scales", "quant.symmetry",
+    "quant.scheme_text", "quant.alignment", "quant.vllm_cutlass", "quant.block_n", "quant.block_k",
+    "quant.layout", "quant.may_have_bias", "quant.may_have_zero_points", "quant.group_scales",
+    "quant.symmetry",
 }
 """Facts of experts: dispatch/vllm/experts/facts.py, walk.py, fp8.py, integers.py."""
 

@@ -128,6 +128,10 @@ EXPERTS_CLASS: Row = {
     "own_activations": Field("flag", "whether it works out its activation type from the layer and "
                              "the environment, not from what was asked", required=False),
     "mode": Field("text", "what it computes, where experts_modes does not say", required=False),
+    "mode_when": Field("list", "what it computes on some facts instead", required=False, of={
+        "when": _WHEN,
+        "mode": Field("text", "a mode"),
+    }),
     **dict.fromkeys(CHECK_FIELDS, REQUIREMENTS),
 }
 
@@ -161,6 +165,22 @@ MOE_FIELDS: Row = {
             "map", "facts", of=Field("any", "a value, or a list of values"))),
     }),
     "ct_experts_source": _SOURCE,
+    "quark_experts": Field("list", "Quark's method classes of experts, in order", of={
+        "id": Field("text", "short name"),
+        "method": Field("text", "the engine's class name"),
+        "two_steps": Field("flag", "whether it is for configs of two steps", required=False),
+        "scheme": Field("text", "the row of quark_schemes that must fit", required=False),
+        "when": Field("list", "facts of the config; any one line must hold", required=False,
+                      of=Field("map", "facts", of=Field("any", "a value, or a list of values"))),
+        "list": Field("text", "the backend list that it walks", required=False),
+        "weight": Field("text", "its weights' quantization key", required=False),
+        "act": Field("text", "its activations' quantization key", required=False),
+        "raises": Field("row", "what it refuses with instead", required=False, of={
+            "type": Field("text", "exception type"),
+            "message": Field("text", "the engine's words; {fact} is filled in"),
+        }),
+    }),
+    "quark_experts_source": _SOURCE,
     "experts_modes": Field("list", "what experts compute; the first row that holds both keys", of={
         "weights": _KEYS,
         "act": _KEYS,
@@ -170,7 +190,7 @@ MOE_FIELDS: Row = {
 }
 """Fields of an engine table."""
 
-MOE_KEYED = ("activation_sets", "experts_lists", "experts_classes", "ct_experts")
+MOE_KEYED = ("activation_sets", "experts_lists", "experts_classes", "ct_experts", "quark_experts")
 
 
 def whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -69,11 +69,16 @@ class Reader(NamedTuple):
         algo, why = algo_of(fields, context, site.path)
         if algo is None:
             return Assignment("UnquantizedLinearMethod", why=why)
-        codecs = context.table["modelopt"]["codecs"]
-        codec = next((row for row in codecs if row["id"] == algo.lower()), None)
+        codec = codec_of(context, algo)
         if codec is not None:
             return block_layer(context, site, codec)
         return linear(context.table, site, algo)
+
+
+def codec_of(context: Context, algo: str) -> Mapping[str, Any] | None:
+    """Return the row of an algorithm that packs blocks, None for another one."""
+    codecs = context.table["modelopt"]["codecs"]
+    return next((row for row in codecs if row["id"] == algo.lower()), None)
 
 
 def _weights_only(config: Config) -> bool:

@@ -38,7 +38,7 @@ def read(config: Config, context: Context) -> QuarkFields:
 def assign(fields: QuarkFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer; None for embeddings and lm_head, which stay 16-bit
     whatever the config says."""
-    skipped = _is_excluded(fields, context, site)
+    skipped = is_excluded(fields, context, site)
     if site.module.split == "vocab":
         return None
     if skipped:
@@ -50,7 +50,8 @@ def assign(fields: QuarkFields, context: Context, site: Site) -> Assignment | No
     return SCHEMES[row["id"]](row, facts, context, site)._replace(scheme=row["id"])
 
 
-def _is_excluded(fields: QuarkFields, context: Context, site: Site) -> bool:
+def is_excluded(fields: QuarkFields, context: Context, site: Site) -> bool:
+    """Return whether exclude names a layer; refuses a config without that list."""
     if fields.ignore is None:
         raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable",
                      site.module_path, f"{FOLDER}/utils.py:should_ignore_layer",
@@ -75,7 +76,8 @@ def _int8(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:
                       "per_token" if facts["input.is_dynamic"] else "static")
 
 
-def _int4(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:
+def int4_weights(facts: Facts, path: str) -> tuple[int, bool]:
+    """Return group size and symmetry of 4-bit integer weights, or refuse what is absent or wrong."""
     size, symmetric = facts["weight.group_size"], facts["weight.symmetric"]
     absent = [name for name in ("group_size", "symmetric") if name not in facts["weight.keys"]]
     words = None
@@ -86,8 +88,13 @@ def _int4(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:
     elif not isinstance(symmetric, bool):
         words = f"Quark W4A16 weight.symmetric must be a bool, got {symmetric!r}"
     if words:
-        raise refuse("layer assignment", "ValueError", words, site.path,
+        raise refuse("layer assignment", "ValueError", words, path,
                      f"{FOLDER}/utils.py:parse_w4a16_int4_weight_config")
+    return size, symmetric
+
+
+def _int4(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:
+    size, symmetric = int4_weights(facts, site.path)
     if site.shard.k % size:
         raise refuse("shapes under TP", "ValueError",
                      "The input size is not aligned with the quantized weight shape. This can be "
@@ -179,7 +186,7 @@ def after_selection(
 def kv_method_at(fields: QuarkFields, context: Context, site: Site) -> str | None:
     """Return the KV-cache method of an attention layer, None where exclude names it; refuses a KV
     cache that is not per-tensor FP8 (QuarkKVCacheMethod.validate_kv_cache_config)."""
-    if _is_excluded(fields, context, site):
+    if is_excluded(fields, context, site):
         return None
     if fields.kv_config is not None:
         dtype, scheme = fields.kv_config.get("dtype"), fields.kv_config.get("qscheme")

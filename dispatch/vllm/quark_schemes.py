@@ -11,7 +11,7 @@ from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.dispatch.vllm.quark_config import SOURCE, Rule
 from quantplan.tables.errors import CheckpointError
 
-FIELDS = ("dtype", "qscheme", "group_size", "scale_format", "scale_type")
+FIELDS = ("dtype", "qscheme", "group_size", "scale_format", "scale_type", "ch_axis")
 FLAGS = ("is_dynamic", "symmetric")
 WHERE = f"{SOURCE}._get_scheme_cls_from_config"
 
@@ -21,15 +21,9 @@ def scheme_of(
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Return the table row of the scheme class and the facts of the config, or refuse as the
     engine does when none fits."""
-    if rule.get("output_tensors") or rule.get("bias"):
-        raise refuse("layer assignment", "NotImplementedError",
-                     "Currently, Quark models with output_tensors and bias quantized are not "
-                     "supported", path, WHERE)
-    weight, given = _entries(rule, "weight"), _entries(rule, "input_tensors")
-    facts = {"pack_method": pack_method, **_side("weight", weight), **_side("input", given)}
-    row = next((row for row in table["quark_schemes"].values()
-                if any(applies(when, facts) for when in row["when"])), None)
-    if max(len(weight), len(given)) > 1 and (row is None or not row.get("kernel_first")):
+    facts = facts_of(rule, pack_method, path)
+    row = next((row for row in table["quark_schemes"].values() if fits(row, facts)), None)
+    if two_steps(facts) and (row is None or not row.get("kernel_first")):
         raise refuse("layer assignment", "NotImplementedError",
                      "Multi-entry weight or activation quantization configs are only supported "
                      "for NVFP4.", path, WHERE)
@@ -38,7 +32,8 @@ def scheme_of(
                      "Quark W8A8 FP8 per-block weight quantization requires `block_size` in the "
                      "weight quantization config.", path, WHERE)
     if row is None:
-        weight_config, input_config = next(iter(weight), None), next(iter(given), None)
+        weight_config, input_config = (
+            next(iter(entries(rule, name)), None) for name in ("weight", "input_tensors"))
         raise refuse("layer assignment", "NotImplementedError",
                      f"No quark compatible scheme was found. Weight config: {weight_config}, Input "
                      f"config: {input_config}", path, WHERE,
@@ -46,7 +41,27 @@ def scheme_of(
     return row, facts
 
 
-def _entries(rule: Rule, name: str) -> Sequence[Mapping[str, Any]]:
+def facts_of(rule: Rule, pack_method: str | None, path: str) -> dict[str, Any]:
+    """Return the facts of a layer's config; refuses quantized outputs and biases."""
+    if rule.get("output_tensors") or rule.get("bias"):
+        raise refuse("layer assignment", "NotImplementedError",
+                     "Currently, Quark models with output_tensors and bias quantized are not "
+                     "supported", path, WHERE)
+    return {"pack_method": pack_method, **_side("weight", entries(rule, "weight")),
+            **_side("input", entries(rule, "input_tensors"))}
+
+
+def fits(row: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Return whether one line of a row's `when` holds."""
+    return any(applies(when, facts) for when in row["when"])
+
+
+def two_steps(facts: Mapping[str, Any]) -> bool:
+    """Return whether weights or activations are quantized in more than one step."""
+    return max(facts["weight.entries"], facts["input.entries"]) > 1
+
+
+def entries(rule: Rule, name: str) -> Sequence[Mapping[str, Any]]:
     """Return the steps of one side's quantization: none, one, or several."""
     value = rule.get(name)
     found = [] if value is None else value if isinstance(value, list) else [value]
@@ -61,11 +76,11 @@ def _entries(rule: Rule, name: str) -> Sequence[Mapping[str, Any]]:
     return found
 
 
-def _side(side: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    keys = frozenset(entries[0]) if entries else frozenset()
-    facts: dict[str, Any] = {f"{side}.entries": len(entries), f"{side}.keys": keys}
+def _side(side: str, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    keys = frozenset(steps[0]) if steps else frozenset()
+    facts: dict[str, Any] = {f"{side}.entries": len(steps), f"{side}.keys": keys}
     for index, suffix in enumerate(("", "2")):
-        entry = entries[index] if index < len(entries) else None
+        entry = steps[index] if index < len(steps) else None
         facts |= {f"{side}{suffix}.{name}": value for name, value in _entry(entry).items()}
     return facts
 

@@ -36,7 +36,7 @@ def marlin_fits(experts: Experts, group: int) -> bool:
     (marlin_utils.py:check_moe_marlin_supports_config)."""
     backends = experts.context.table["experts_lists"]["int_wna16"]["backends"]
     rows = next(backend["requires"] for backend in backends if backend["id"] == "MARLIN")
-    facts = {**experts.facts, "quant.layout": "", "quant.group_size": group}
+    facts = {**experts.facts, "quant.layout": "AutoGPTQConfig", "quant.group_size": group}
     checks = (evaluate(row, facts, "MARLIN", "") for row in rows)
     return all(check is None or check.verdict == PASS for check in checks)
 
@@ -124,7 +124,7 @@ def _wna16(bits: int, group: int, zero_points: bool, experts: Experts) -> Plan:
     weight = "kInt8Static" if bits == 8 else "kInt4Static32" if group == 32 else "kInt4Static"
 
     def after(experts: Experts, backend: str | None, name: str) -> None:
-        _check_halved(group, experts)
+        check_halved(group, experts, WNA16_SOURCE)
         _check_groups(group, lambda count, groups, rows: (count, rows, groups),
                       f"{WNA16_SOURCE}.create_weights", experts)
 
@@ -132,14 +132,14 @@ def _wna16(bits: int, group: int, zero_points: bool, experts: Experts) -> Plan:
         "MoeWNA16Config", group, zero_points, False), after=after)
 
 
-def _check_halved(group: int, experts: Experts) -> None:
+def check_halved(group: int, experts: Experts, source: str) -> None:
     """Refuse a group that does not divide the sizes when halved down to 32."""
     facts = experts.facts
     while facts["moe.shard"] % group or facts["moe.hidden"] % group:
         group //= 2
         if group < HALVED_MIN:
             raise refuse("shapes under TP", "AssertionError", "", experts.prefix,
-                         f"{WNA16_SOURCE}.create_weights",
+                         f"{source}.create_weights",
                          hint="Use a tensor parallel size that leaves groups of 32 or more.")
 
 

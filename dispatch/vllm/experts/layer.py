@@ -90,7 +90,9 @@ def _mode(plan: Plan, walked: Walked, facts: Facts, table: Any) -> str | None:
     activations."""
     row = table["experts_classes"][walked.selection.kernel]
     if "mode" in row:
-        return str(row["mode"])
+        special = (m for m in row.get("mode_when", ())
+                   if applies(m["when"], {"quant.weight_key": plan.weight}))
+        return str(next(special, row)["mode"])
     act = NO_KEY if row.get("weight_only") else walked.act
     if row.get("own_activations"):
         if plan.own_act == NO_KEY and facts["env.VLLM_HUMMING_INPUT_QUANT_CONFIG"]:

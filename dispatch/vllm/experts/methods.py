@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quantplan.dispatch.vllm.experts import compressed_tensors, fp8, integers, modelopt, online
+from quantplan.dispatch.vllm.experts import (
+    compressed_tensors,
+    fp8,
+    integers,
+    modelopt,
+    online,
+    quark,
+)
 from quantplan.dispatch.vllm.experts.mxfp4 import GPT_OSS, MXFP4
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan
 from quantplan.tables.errors import NotKnownError
@@ -13,7 +20,7 @@ from quantplan.tables.errors import NotKnownError
 PLANS: Mapping[str, Callable[[Any, Experts], Plan]] = {
     "fp8": fp8.plan, "awq": integers.awq_plan, "gptq": integers.gptq_plan,
     "moe_wna16": integers.wna16_plan, "compressed_tensors": compressed_tensors.plan,
-    "modelopt": modelopt.plan,
+    "modelopt": modelopt.plan, "quark": quark.plan,
 }
 """Config class row `resolves` -> what plans its experts, from the fields that it read."""
 

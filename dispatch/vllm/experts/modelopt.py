@@ -6,11 +6,12 @@ from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.fp8 import block_plan, tensor_plan
 from quantplan.dispatch.vllm.experts.ignore import experts_skipped
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
-from quantplan.dispatch.vllm.modelopt import ModelOptFields, algo_of
-from quantplan.tables.errors import NotKnownError
+from quantplan.dispatch.vllm.modelopt import ModelOptFields, algo_of, codec_of
 
 SOURCE = "model_executor/layers/quantization/modelopt.py"
 MX_BLOCK = 32
+BLOCK_ALIGNMENT = 128
+"""modelopt_block_quant.py:ModelOptBlockQuantMoEMethod.maybe_roundup_sizes."""
 
 
 def plan(fields: ModelOptFields, experts: Experts) -> Plan:
@@ -24,9 +25,11 @@ def plan(fields: ModelOptFields, experts: Experts) -> Plan:
     if fields.mixed is not None and algo in rules["block_algos"]:
         size = fields.mixed.block_size
         return block_plan("Fp8MoEMethod", (size, size), experts)
-    if algo.lower() in {row["id"] for row in rules["codecs"]}:
-        raise NotKnownError(f"{experts.prefix}: experts in {algo} blocks",
-                            hint="Their rules are not in this version's table yet.")
+    codec = codec_of(experts.context, algo)
+    if codec:
+        return Plan("ModelOptBlockQuantMoEMethod", "packed_blocks", "packed_blocks", quant={
+            "quant.codec": algo.upper(), "quant.bits": codec["bytes"] * 8 // codec["block"],
+            "quant.alignment": max(BLOCK_ALIGNMENT, codec["block"])})
     found = PLANS.get(algo)
     if found is None and fields.mixed is None:
         found = PLANS["FP8"]

@@ -30,7 +30,8 @@ class Plan(NamedTuple):
 
     `quant` are the facts that the list's requirements read; `own_act` is the activation key of
     classes that do not take the one they are asked with; `after` refuses what the method refuses
-    once its backend and class are known.
+    once its backend and class are known; `first_class` methods take the first class of the chosen
+    backend, whichever of its classes passed.
     """
 
     method: str
@@ -41,6 +42,7 @@ class Plan(NamedTuple):
     own_act: str = NO_KEY
     why: str | None = None
     after: Callable[[Experts, str | None, str], None] | None = None
+    first_class: bool = False
 
 
 def unquantized(why: str | None = None) -> Plan:

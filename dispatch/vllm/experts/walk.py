@@ -45,7 +45,7 @@ def walk(table: Row, plan: Plan, facts: Facts, given: Mapping[str, str]) -> Walk
     asked.update(scheme_facts(table, plan.weight, plan.act, asked))
     found = order(table, row, asked, given, plan.act)
     tried = list(_try_all(table, plan, found, asked))
-    return _walked(row, found, tried, asked)
+    return _walked(row, found, tried, asked, plan.first_class)
 
 
 def scheme_facts(table: Row, weight: str, act: str, facts: Facts) -> dict[str, Any]:
@@ -127,12 +127,14 @@ def _rows(table: Row, row: Row, aspect: str) -> Iterator[Row]:
     yield from row.get(aspect, ())
 
 
-def _walked(row: Row, found: Order, tried: list[Tried], asked: Facts) -> Walked:
+def _walked(row: Row, found: Order, tried: list[Tried], asked: Facts, first: bool) -> Walked:
     position = next((i for i, t in enumerate(tried) if t.candidate.verdict == PASS), len(tried))
     candidates = tuple(t.candidate._replace(considered=i <= position)
                        for i, t in enumerate(tried))
     chosen = tried[position] if position < len(tried) else None
     name = chosen.candidate.kernel if chosen else None
+    if chosen and first:
+        name = chosen.backend["classes"][0]
     others = alternatives(list(candidates[:position]), None)
     error = None if chosen or others else _error(row, found, tried, asked)
     selection = Selection(row["id"], name, candidates, found.steps, others,
@@ -147,10 +149,11 @@ def _error(row: Row, found: Order, tried: list[Tried], asked: Facts) -> BackendE
     texts = row["texts"]
     words = {**asked, "candidates": str([_shown(b) for b in found.backends]),
              "reasons": "; ".join(_reason(texts, t) for t in tried)}
-    if not (found.pinned and tried):
+    last = tried[-1] if tried else None
+    if last is not None:
+        words |= {"backend": _shown(last.backend), "reason": str(last.candidate.reason)}
+    if last is None or not found.pinned:
         return BackendError(row.get("none_type", "NotImplementedError"), fill(texts["none"], words))
-    last = tried[-1]
-    words |= {"backend": _shown(last.backend), "reason": str(last.candidate.reason)}
     barred = last.candidate.decisive and last.candidate.decisive.id.startswith(
         f"{last.backend['id']}.")
     text = texts["unsupported"]
