@@ -77,7 +77,7 @@ def _int8(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:
 
 
 def int4_weights(facts: Facts, path: str) -> tuple[int, bool]:
-    """Return group size and symmetry of 4-bit integer weights, or refuse what is absent or wrong."""
+    """Return group size and symmetry of 4-bit integer weights; refuses where one is absent."""
     size, symmetric = facts["weight.group_size"], facts["weight.symmetric"]
     absent = [name for name in ("group_size", "symmetric") if name not in facts["weight.keys"]]
     words = None
