@@ -10,7 +10,7 @@ LAYER_FIELDS = ("module", "method", "scheme", "family", "mode", "n", "k", "attn_
                 "kv_cache_dtype")
 """Fields of a layer that are compared as they are; kernels and experts have more to say."""
 
-UNTOLD = frozenset({"mode"})
+UNTOLD = frozenset({"mode", "family", "attn_backend"})
 """Fields that the engine does not always tell: none is no answer."""
 
 
@@ -82,24 +82,27 @@ def _words(error: Mapping[str, Any]) -> str | None:
 
 def _layer_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
                        ) -> Iterator[tuple[int | None, Difference]]:
-    mine = {(row["path"], index): row for row in ours["layers"]
-            for index in row["indices"] or [None]}
+    mine = {row["path"].replace("*", str(index), 1): row for row in ours["layers"]
+            for index in row["indices"] or [""]}
     for its in engines["layers"]:
         path, index = starred(its["path"])
-        row = mine.pop((path, index), None)
+        row = mine.pop(its["path"], None)
         if row is None:
             yield index, Difference(path, "layer", None, its["module"])
             continue
         for difference in row_differences(path, row, its):
             yield index, difference
-    for (path, index), row in mine.items():
+    for concrete, row in mine.items():
+        path, index = starred(concrete)
         yield index, Difference(path, "layer", row["module"], None)
 
 
 def starred(path: str) -> tuple[str, int | None]:
-    """Return a concrete path with * for its numbers, and the first of them."""
-    numbers = re.findall(r"(?<=\.)\d+(?=\.)", path)
-    return re.sub(r"\.\d+(?=\.)", ".*", path), int(numbers[0]) if numbers else None
+    """Return a concrete path with * for its first number, and that."""
+    number = re.search(r"(?<=\.)\d+(?=\.|$)", path)
+    if number is None:
+        return path, None
+    return f"{path[:number.start()]}*{path[number.end():]}", int(number[0])
 
 
 def row_differences(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
@@ -123,7 +126,7 @@ def _choice(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
     """Yield what differs in the chosen kernel, the kernels turned down, and the reasons why."""
     if "attn_backend" in engines:
         return
-    reasons = dict(engines["rejected"])
+    reasons = dict([*engines["rejected"], *engines.get("experts", {}).get("rejected", ())])
     if ours["kernel"] != engines["kernel"]:
         why, source = _why_not(ours, engines["kernel"])
         yield Difference(path, "kernel", ours["kernel"], engines["kernel"], why, source,

@@ -177,7 +177,7 @@ def test_experts_are_compared_by_class_and_backend() -> None:
 @pytest.mark.parametrize("path, expected", [
     ("lm_head", ("lm_head", None)),
     ("model.layers.11.mlp.experts", ("model.layers.*.mlp.experts", 11)),
-    ("model.layers.3.mlp.experts.5.up", ("model.layers.*.mlp.experts.*.up", 3)),
-    ("visual.merger.0", ("visual.merger.0", None))])
+    ("model.layers.3.mlp.experts.5.up", ("model.layers.*.mlp.experts.5.up", 3)),
+    ("visual.merger.0", ("visual.merger.*", 0))])
 def test_paths_with_stars(path: str, expected: tuple[str, int | None]) -> None:
     assert starred(path) == expected

@@ -136,6 +136,8 @@ def _no_allocation(torch: Any) -> Any:
         named = dict(named or {})
         if function is torch.device and given and type(given[0]) is int:
             return torch.device("cuda", given[0])
+        if function is torch.Tensor.cpu and given[0].is_meta:  # a number that no weight has
+            return torch.ones(given[0].shape, dtype=given[0].dtype, device="cpu")
         device = named.get("device")
         if type(device) is int or str(device).startswith("cuda"):
             named["device"] = torch.device("meta")

@@ -109,6 +109,8 @@ def _experts(method: Any, scheme: Any, notes: list[Note]) -> dict[str, Any]:
 
 def _attention(layer: Any, watch: Watch) -> dict[str, Any]:
     backend = getattr(layer, "attn_backend", None)
+    if any(hasattr(child, "attn_backend") for child in list(layer.modules())[1:]):
+        return {}  # it only passes its backend on
     if backend is None and hasattr(layer, "get_attn_backend"):
         with suppress(Exception):
             backend = layer.get_attn_backend()
