@@ -112,8 +112,8 @@ def row_differences(path: str, ours: Mapping[str, Any], engines: Mapping[str, An
         mine, its = ours.get(field), engines.get(field)
         if mine != its and not (its is None and field in UNTOLD):
             yield Difference(path, field, mine, its, *_our_reason(ours))
-    yield from _choice(path, ours, engines)
-    yield from _experts(path, ours.get("experts") or {}, engines.get("experts") or {})
+    experts = list(_experts(path, ours.get("experts") or {}, engines.get("experts") or {}))
+    yield from experts or _choice(path, ours, engines)
 
 
 def _our_reason(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
