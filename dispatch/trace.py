@@ -97,7 +97,8 @@ class Layer(NamedTuple):
     """One engine layer (after fusing), sizes per rank, or attention or experts (n and k None).
 
     `moe_backend` is the backend of routed experts (UNKNOWN where facts that are not known decide),
-    None for other layers; `weights` counts their weights on one rank.
+    None for other layers; `weights` counts their weights on one rank. `note` is what is known to
+    come of it later.
     """
 
     path: str
@@ -116,6 +117,7 @@ class Layer(NamedTuple):
     why: str | None = None
     moe_backend: str | None = None
     weights: int = 0
+    note: Finding | None = None
 
     @property
     def kernel(self) -> str | None:

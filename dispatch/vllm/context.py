@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import Module, Structure
-from quantplan.dispatch.trace import EngineError, Refusal, Selection
+from quantplan.dispatch.trace import EngineError, Finding, Refusal, Selection
 from quantplan.dispatch.vllm.environment import library_facts, variable_facts
 
 Table = Mapping[str, Any]
@@ -62,7 +62,7 @@ class Assignment(NamedTuple):
     `family` None means no kernel list (unquantized, or a method with one fixed path, whose `mode`
     is given). `quant` are the facts that the family's requirements read. `otherwise` makes
     what is asked for when no kernel takes this; `late` refuses what is refused once a kernel is
-    known.
+    known; `note` is what is known to come of it later.
     """
 
     method: str
@@ -74,6 +74,7 @@ class Assignment(NamedTuple):
     why: str | None = None
     otherwise: Callable[[], Assignment] | None = None
     late: Callable[[], None] | None = None
+    note: Finding | None = None
 
 
 def base_facts(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.trace import Refusal
+from quantplan.dispatch.trace import Finding, Refusal
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_layers import assign_group
 from quantplan.dispatch.vllm.ct_schemes import Group
@@ -60,8 +60,13 @@ def _packed(group: Group, site: Site) -> Assignment:
                      hint="Name embed_tokens and lm_head in ignore.")
     if weights.strategy == "group" and site.shard.k % (weights.group_size or 1):
         raise refuse("shapes under TP", "AssertionError", "", site.module_path, SOURCE)
+    note = Finding(
+        "first forward", "error", "head-as-embedding",
+        f"{site.path}: CompressedTensorsEmbeddingWNA16Int supports embedding lookup only, but "
+        "serves an lm_head here", "Name lm_head in ignore.", SOURCE)
     return Assignment("CompressedTensorsEmbeddingWNA16Int",
-                      why="its rows are dequantized when they are looked up")
+                      why="its rows are dequantized when they are looked up",
+                      note=note if site.module.module == "ParallelLMHead" else None)
 
 
 def _embedding_is_packed(fields: CtFields, context: Context) -> bool:

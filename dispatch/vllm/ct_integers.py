@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import applies, show
-from quantplan.dispatch.trace import Selection
+from quantplan.dispatch.trace import Finding, Selection
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_schemes import Group
 from quantplan.dispatch.vllm.integers import act_words, integer_quant, marlin_input_dtype
@@ -81,7 +81,31 @@ def after_selection(
                               quant["quant.group_size"], quant["quant.zero_points"], act)
     if rules["whole_groups"] != "before":
         _check_whole_groups(rules["whole_groups"], quant["quant.group_size"], site)
-    return assignment._replace(quant=quant, act=act_words(quant["quant.act_type"]))
+    return assignment._replace(quant=quant, act=act_words(quant["quant.act_type"]),
+                               note=assignment.note or _note(row, site, quant,
+                                                             str(selection.kernel)))
+
+
+def _note(row: Row, site: Site, quant: Row, kernel: str) -> Finding | None:
+    """Return what Humming cannot load, though it was chosen."""
+    if kernel != "HummingLinearKernel":
+        return None
+    bits, asked = quant["quant.bits"], row["integer"].get("humming_input")
+    if quant["quant.zero_points"] and asked == f"int{bits}":
+        return Finding(
+            "weight loading", "error", "humming-zero-points",
+            f"{site.path}: Humming does not support asymmetric (zero_point) weights when weight "
+            f"and activation bit widths are equal (W{bits}A{bits})",
+            "Use symmetric weights, or --linear-backend marlin where Marlin takes them.",
+            "model_executor/layers/quantization/utils/humming/linear.py:"
+            "prepare_humming_linear_layer_config")
+    if row["integer"]["whole_groups"] == "before":
+        return Finding(
+            "weight loading", "warning", "weights-one-per-byte",
+            f"{site.path}: {row['id']} keeps one 4-bit value per byte, as its CPU kernel reads "
+            f"them; {kernel} reads eight per 32-bit word: it cannot be expected to load",
+            "Store the weights pack-quantized.", row["source"])
+    return None
 
 
 def _check_whole_groups(kind: str, size: int, site: Site) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.trace import Finding
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.dispatch.vllm.ignore import search
+from quantplan.dispatch.vllm.expressions import search
 from quantplan.tables.errors import CheckpointError, NotKnownError
 
 FOLDER = "model_executor/layers/quantization/compressed_tensors/transform"
@@ -81,9 +82,18 @@ def wrap(
         late()
     instead = assignment.otherwise
     return assignment._replace(
-        method=_method(context, assignment, inputs), late=late,
+        method=_method(context, assignment, inputs), late=late, note=_note(site),
         why=assignment.why or "the checkpoint rotates its inputs or outputs",
         otherwise=instead and (lambda: wrap(transforms, context, site, instead())))
+
+
+def _note(site: Site) -> Finding | None:
+    """Return what becomes of a bias: the rotated layer asserts that there is none."""
+    return Finding(
+        "first forward", "error", "bias-in-rotated-layer",
+        f"{site.path}: it has a bias, and a rotated layer asserts that there is none",
+        "Leave layers with a bias out of transform_config.", f"{SOURCE}.apply",
+    ) if site.module.bias else None
 
 
 Parts = Mapping[int, Transform]

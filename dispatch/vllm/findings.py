@@ -126,6 +126,15 @@ def _parts(context: Context, layer: Layer) -> tuple[int, ...]:
     return shard(module, context.deployment.tp).parts
 
 
+def layer_notes(context: Context, layers: Layers) -> Iterator[Finding]:
+    """What a scheme knows will come of a layer; the first layer of each kind is named."""
+    told: set[str] = set()
+    for layer in layers:
+        if layer.note is not None and layer.note.id not in told:
+            told.add(layer.note.id)
+            yield layer.note
+
+
 def humming_float32(context: Context, layers: Layers) -> Iterator[Finding]:
     """Humming accepts float32 activations, but prepares weights for 16 bits only."""
     hit = next((x for x in layers if (x.kernel or "").startswith("Humming")), None)
@@ -161,6 +170,6 @@ RULES: tuple[Rule, ...] = (
     unread_quantization, text_config_unread, bfloat16_worker, float16_fallback, humming_float32,
     humming_without_activations,
     no_machine_code, int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block,
-    failing_forwards, tied_lm_head, unread_exclusions,
+    failing_forwards, tied_lm_head, unread_exclusions, layer_notes,
     *environment_findings.RULES, *attention_findings.RULES,
 )

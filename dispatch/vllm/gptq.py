@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.headers import quantized_modules
-from quantplan.dispatch.vllm.ignore import partly_quantized, search
+from quantplan.dispatch.vllm.ignore import partly_quantized
 from quantplan.dispatch.vllm.integers import (
     act_words,
     integer_quant,

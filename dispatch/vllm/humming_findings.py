@@ -21,8 +21,13 @@ def humming_without_activations(context: Context, layers: tuple[Layer, ...]) -> 
                       f"{hit.path}: Humming has no activation format for these weights on "
                       f"{context.gpu.capability_text}: loading raises ValueError (No compatible "
                       "Humming input schema for ...)",
-                      "Drop VLLM_HUMMING_INPUT_QUANT_CONFIG, or add \"allow_fallback\": true to "
-                      "it.", SOURCE)
+                      _hint(hit), SOURCE)
+
+
+def _hint(layer: Layer) -> str:
+    if layer.method == METHOD:
+        return ("Drop VLLM_HUMMING_INPUT_QUANT_CONFIG, or add \"allow_fallback\": true to it.")
+    return f"Set VLLM_DISABLED_KERNELS={layer.kernel}, where another kernel of the list runs."
 
 
 def _unprepared(layer: Layer) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
 
 from quantplan.dispatch.vllm.context import refuse
-from quantplan.tables.errors import CheckpointError
+from quantplan.dispatch.vllm.expressions import search
 
 Packed = Mapping[str, Sequence[str]]
 
@@ -114,32 +113,6 @@ def matches(value: str, target: str, contains: bool = False) -> bool:
     if contains:
         return target.lower() in value.lower()
     return target == value
-
-
-def search(pattern: str, value: str) -> bool:
-    """Return whether `pattern` matches at the start of `value`; CheckpointError if no regex."""
-    return _compiled(pattern).match(value) is not None
-
-
-def finds(pattern: str, value: str) -> bool:
-    """Return whether `pattern` matches anywhere in `value`; false if it is no expression."""
-    try:
-        return _compiled(pattern).search(value) is not None
-    except CheckpointError:
-        return False
-
-
-@lru_cache(maxsize=1 << 16)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Return an expression compiled once: Python's own cache holds fewer than a config may have."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
-        raise CheckpointError(f"pattern {shown!r} in the quantization config",
-                              wanted="a regular expression", found=str(error)[:80]) from None
 
 
 def find_target(path: str, module: str, targets: Sequence[str], packed: Packed) -> str | None:

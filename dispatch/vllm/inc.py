@@ -9,7 +9,7 @@ from quantplan.dispatch.trace import Refusal
 from quantplan.dispatch.vllm import awq, fp8, gptq, humming_layer
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_layers import mxfp4_quant
-from quantplan.dispatch.vllm.ignore import finds
+from quantplan.dispatch.vllm.expressions import finds
 from quantplan.dispatch.vllm.inc_config import Group, IncFields, check, group_size, read
 from quantplan.dispatch.vllm.integers import integer_quant, marlin_input_dtype, marlin_unsupported
 

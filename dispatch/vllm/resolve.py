@@ -255,7 +255,7 @@ def _layer(
 ) -> Layer:
     return Layer(site.module_path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                  assignment.method, assignment.scheme, mode, assignment.act, selection,
-                 why=assignment.why)
+                 why=assignment.why, note=assignment.note)
 
 
 BUILT_PLAIN = Assignment("UnquantizedLinearMethod", why="built without the quantization config")

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, ask, quantization, stored
 from quantplan.dispatch.time_limit import limited
-from quantplan.dispatch.vllm.ignore import search
+from quantplan.dispatch.vllm.expressions import search
 from quantplan.tables.errors import CheckpointError, QuantplanError, TableError
 
 from quantplan import explain
