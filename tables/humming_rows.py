@@ -37,6 +37,8 @@ HUMMING = Field("row", "the activations that Humming's kernels compute with", of
         })),
     "min_capability": Field("map", "activation format -> capability x 10 from which it runs",
                             of=Field("int", "a capability")),
+    "served_in": Field("map", "activation format -> the only dtype of the model that it goes with",
+                       required=False, of=Field("text", "a dtype")),
     "undocumented": Field("row", "formats that run on some devices only", of={
         "dtypes": Field("list", "number formats", of=Field("text", "a format")),
         "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),

@@ -132,6 +132,7 @@ def compatible(asked: Asked, given: Input) -> bool:
         weight = Number(f"int{weight.bits}", weight.bits, True)
     operand = _operand(act, weight, asked)
     return (asked.capability >= asked.rules["min_capability"].get(act.name, 9999)
+            and asked.rules.get("served_in", {}).get(act.name, asked.dtype) == asked.dtype
             and not _undocumented_gap(act, operand, asked)
             and weight.bits <= min(8, act.bits)
             and _converts(act, weight, operand, asked.weight)

@@ -126,3 +126,71 @@ def test_linear_backend_torch_for_mxfp8(
     else:
         assert {x.kernel for x in answer.trace.layers if x.kernel and not x.attn_backend} == {
             kernel}
+
+
+# Routed experts.
+
+MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+       "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+       "num_experts_per_tok": 8, "num_hidden_layers": 1, "num_attention_heads": 32,
+       "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "hidden_act": "silu",
+       "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+       "max_position_embeddings": 40960, "torch_dtype": "bfloat16"}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+
+
+def experts(version: str, quant: Any = None, **options: Any) -> tuple[str | None, str | None]:
+    """Return backend and class of the experts of a Qwen3-30B-A3B cut to a layer."""
+    config = {**MOE, **({"quantization_config": quant} if quant else {})}
+    options.setdefault("capability", "10.0")
+    answer = explain(config, engine_version=version, **options)
+    layer = next(x for x in answer.trace.layers if x.path.endswith("experts"))
+    return layer.moe_backend, layer.kernel
+
+
+@pytest.mark.parametrize("version, capability, found", [
+    ("0.32.0", "9.0", ("TRITON", "TritonExperts")), ("0.33.0", "9.0", ("TRITON", "TritonExperts")),
+    ("0.33.0", "8.0", ("TRITON", "TritonExperts")),
+])
+def test_marlin_for_unquantized_experts(
+    version: str, capability: str, found: tuple[str, str]
+) -> None:
+    """0.33.0 chooses automatically; 0.32.0 refuses the flag."""
+    if version == "0.32.0":
+        answer = explain(MOE, engine_version=version, capability=capability, moe_backend="marlin")
+        assert str(refusal(answer)).startswith(
+            "moe_backend='marlin' is not supported for unquantized MoE. Expected one of")
+    else:
+        assert experts(version, capability=capability, moe_backend="marlin") == found
+
+
+@pytest.mark.parametrize("strategy, found", [
+    ("uniform_random", ("FLASHINFER_TRTLLM", "TrtLlmBf16ExpertsMonolithic")),
+    ("normal_routing", ("FLASHINFER_CUTLASS", "FlashInferExperts")),
+])
+def test_simulated_routing(strategy: str, found: tuple[str, str]) -> None:
+    env = {"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": strategy}
+    assert experts("0.33.0", env=env) == found
+
+
+def test_an_unknown_strategy_is_refused_while_the_layer_is_built() -> None:
+    answer = explain(MOE, engine_version="0.33.0", capability="10.0",
+                     env={"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "x"})
+    assert refusal(answer) == ("Unknown routing strategy: x. Available strategies: "
+                               "['uniform_random', 'normal_routing']")
+
+
+def batch_invariant(version: str) -> Any:
+    answer = explain({**MOE, "quantization_config": FP8}, engine_version=version, capability="8.9",
+                     env={"VLLM_BATCH_INVARIANT": "1"})
+    return answer.trace
+
+
+def test_fp8_experts_under_batch_invariance_have_a_scale_per_token() -> None:
+    """A scale over all tokens would depend on the batch."""
+    for version, key in (("0.32.0", "kFp8DynamicTensorSym"), ("0.33.0", "kFp8DynamicTokenSym")):
+        trace = batch_invariant(version)
+        selection = trace.error.selection if trace.error else next(
+            x.selection for x in trace.layers if x.path.endswith("experts"))
+        texts = [c.text for candidate in selection.candidates for c in candidate.checks]
+        assert any(f"kFp8StaticTensorSym x {key}" in text for text in texts)
