@@ -30,7 +30,9 @@ def argument_facts(context: Context, configured: str) -> dict[str, Any]:
         "gpu.capability_tuple": "DeviceCapability(major={}, minor={})".format(
             *divmod(capability, 10)),
     }
-    return {**facts, **_packed(context, facts, configured), **_head_mix(context, facts)}
+    facts.update(_packed(context, facts, configured))
+    facts.update(_head_mix(context, facts))
+    return facts
 
 
 def backend_name(context: Context) -> str | None:

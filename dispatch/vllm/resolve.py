@@ -73,13 +73,13 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         _check_heads(structure, deployment.tp)
         _check_experts(structure, deployment.expert_parallel)
         serving = serve(named, context)
+        context = with_attention(context, serving)
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, None)
     method = Method(named.checkpoint, deployment.quantization, named.resolved,
                     serving.config_class, serving.min_capability, named.steps)
     layers: list[Layer] = []
     try:
-        context = with_attention(context, serving)
         _check_windows(structure)
         layers.extend(_build(context, serving))
     except Refusal as refusal:
