@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.fields import Config, names, need
-from quantplan.dispatch.vllm.headers import unquantized_modules
+from quantplan.dispatch.vllm.headers import assumed_plain, unquantized_modules
 from quantplan.dispatch.vllm.ignore import is_skipped
 from quantplan.dispatch.vllm.integers import (
     act_words,
@@ -43,7 +43,8 @@ def read(config: Config, context: Context) -> AwqFields:
     if group != -1 and group < 1:
         raise CheckpointError("quantization config: group_size", wanted="-1 or a positive number",
                               found=str(group))
-    skipped = skipped or tuple(unquantized_modules(context.checkpoint))
+    skipped = skipped or (*unquantized_modules(context.checkpoint),
+                          *assumed_plain(context.checkpoint, context.structure))
     return AwqFields(bits, group, bool(zero_point), bool(config.get("lm_head")), skipped,
                      config)
 

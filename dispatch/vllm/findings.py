@@ -13,7 +13,11 @@ from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.dispatch.vllm.forward import failing_forwards, tied_lm_head
 from quantplan.dispatch.vllm.humming_findings import humming_without_activations
 from quantplan.dispatch.vllm.quant_config import quantization_config
-from quantplan.dispatch.vllm.unread import unread_exclusions, unread_quantization
+from quantplan.dispatch.vllm.unread import (
+    assumed_routers,
+    unread_exclusions,
+    unread_quantization,
+)
 
 Layers = tuple[Layer, ...]
 Rule = Callable[[Context, Layers], Iterator[Finding]]
@@ -170,6 +174,6 @@ RULES: tuple[Rule, ...] = (
     unread_quantization, text_config_unread, bfloat16_worker, float16_fallback, humming_float32,
     humming_without_activations,
     no_machine_code, int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block,
-    failing_forwards, tied_lm_head, unread_exclusions, layer_notes,
+    failing_forwards, tied_lm_head, unread_exclusions, assumed_routers, layer_notes,
     *environment_findings.RULES, *attention_findings.RULES,
 )

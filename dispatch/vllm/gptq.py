@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
-from quantplan.dispatch.vllm.headers import quantized_modules
+from quantplan.dispatch.vllm.headers import assumed_plain, quantized_modules
 from quantplan.dispatch.vllm.ignore import partly_quantized
 from quantplan.dispatch.vllm.integers import (
     act_words,
@@ -37,6 +37,7 @@ class GptqFields(NamedTuple):
     dynamic: Mapping[str, Any]
     quantized: frozenset[str]
     config: Config
+    plain: frozenset[str] = frozenset()
 
 
 def read(config: Config, context: Context) -> GptqFields:
@@ -46,10 +47,11 @@ def read(config: Config, context: Context) -> GptqFields:
     desc_act, sym = need(config, "desc_act"), need(config, "sym")
     check_desc_act(desc_act, group, dynamic)
     _weight_type(bits, sym, "config fields", None)
-    quantized = names(config, "modules_in_block_to_quantize", nested=True) or quantized_modules(
-        context.checkpoint)
+    listed = names(config, "modules_in_block_to_quantize", nested=True)
+    plain = () if listed else assumed_plain(context.checkpoint, context.structure)
     return GptqFields(bits, group, sym, bool(config.get("lm_head")), dynamic,
-                      frozenset(quantized), config)
+                      frozenset(listed or quantized_modules(context.checkpoint)), config,
+                      frozenset(plain))
 
 
 def check_desc_act(desc_act: Any, group: Any, dynamic: Mapping[str, Any]) -> None:
@@ -87,7 +89,8 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
     is_head = site.module.split == "vocab"
     if is_head and not (site.name == "lm_head" and fields.lm_head):
         return None
-    quantized = _is_quantized(site.path, fields.quantized, context)
+    quantized = site.path not in fields.plain and _is_quantized(
+        site.path, fields.quantized, context)
     rule = dynamic_rule(fields.dynamic, site.path)
     if rule is None or not quantized:
         marlin_input_dtype(context, site)

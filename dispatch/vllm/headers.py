@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.structure import Structure
 
 PLAIN_DTYPES = ("F16", "BF16", "F32")
+ROUTER = "GateLinear"
+"""The engine's class of MoE routers (model_executor/layers/fused_moe/router/gate_linear.py)."""
 
 
 def quantized_modules(checkpoint: Checkpoint) -> list[str]:
@@ -20,3 +23,12 @@ def unquantized_modules(checkpoint: Checkpoint) -> list[str]:
     tensors = checkpoint.tensors or {}
     modules = {name.rsplit(".", 1)[0] for name in tensors}
     return sorted(modules - set(quantized_modules(checkpoint)))
+
+
+def assumed_plain(checkpoint: Checkpoint, structure: Structure) -> list[str]:
+    """Return the routers where no header could be read: AutoAWQ and GPTQModel leave them in 16 bits
+    and do not list them, so that only the headers would say so."""
+    if checkpoint.tensors is not None:
+        return []
+    return sorted(module.path_at(index) for module, index in structure.sites()
+                  if module.module == ROUTER)

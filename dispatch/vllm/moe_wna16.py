@@ -62,7 +62,7 @@ def assign(fields: MoeWna16Fields, context: Context, site: Site) -> Assignment |
 
 def _without_headers(checkpoint: Checkpoint) -> Checkpoint:
     """The delegate never looks into the safetensors headers (no maybe_update_config)."""
-    return Checkpoint(checkpoint.name, checkpoint.origin, checkpoint.config)
+    return Checkpoint(checkpoint.name, checkpoint.origin, checkpoint.config, tensors={})
 
 
 def _at_layer(error: EngineError, site: Site) -> EngineError:

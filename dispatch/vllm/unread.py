@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
-from quantplan.dispatch.vllm.headers import quantized_modules
+from quantplan.dispatch.vllm.headers import assumed_plain, quantized_modules
 from quantplan.dispatch.vllm.quant_config import quantization_config
+
+SOURCE = "transformers_utils/config.py:get_safetensors_params_metadata"
 
 
 def unread_quantization(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
@@ -27,6 +29,18 @@ def unread_quantization(context: Context, layers: tuple[Layer, ...]) -> Iterator
             'Give it a "quant_method" ("modelopt" for a ModelOpt file).',
             "transformers_utils/model_arch_config_convertor.py:ModelArchConfigConvertorBase."
             "_normalize_quantization_config")
+
+
+def assumed_routers(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    """Routers that are taken as 16-bit because no header could be read."""
+    plain = assumed_plain(context.checkpoint, context.structure)
+    method = context.checkpoint.config.get("quantization_config") or {}
+    if layers and plain and method.get("quant_method") in ("awq", "gptq"):
+        yield Finding(
+            "layer assignment", "info", "routers-assumed-16-bit",
+            f"no safetensors header was read: {plain[0]} and the other routers are taken as stored "
+            "in 16 bits, as AutoAWQ and GPTQModel write them",
+            "Give the folder or the hub id instead of a config.", SOURCE)
 
 
 def unread_exclusions(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
