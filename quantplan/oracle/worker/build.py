@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 from quantplan.oracle.worker.describe import layers_of, rejected
 from quantplan.oracle.worker.faults import described, not_the_engines
 from quantplan.oracle.worker.groups import form_groups
+from quantplan.oracle.worker.modules import imported
 from quantplan.oracle.worker.watch import Watch
 
 CONTEXT_LENGTH = 2048
@@ -70,7 +70,7 @@ def write_folder(folder: str, question: Mapping[str, Any]) -> None:
 
 
 def _start(asked: Asked, watch: Watch) -> None:
-    arguments = importlib.import_module("vllm.engine.arg_utils")
+    arguments = imported("vllm.engine.arg_utils")
     found = arguments.EngineArgs(**_flags(asked))
     asked.stage = "engine_config"
     config = found.create_engine_config()
@@ -108,17 +108,17 @@ def _dtype_refused(dtype: Any) -> str | None:
     """Return the worker's own refusal of a dtype: it comes before the model is built, but in
     another process than the configuration's."""
     try:
-        importlib.import_module("vllm.platforms").current_platform.check_if_supports_dtype(dtype)
+        imported("vllm.platforms").current_platform.check_if_supports_dtype(dtype)
     except ValueError as error:
         return str(error)
     return None
 
 
 def _build(config: Any) -> Any:
-    torch = importlib.import_module("torch")
-    loading = importlib.import_module("vllm.model_executor.model_loader.utils")
-    dtypes = importlib.import_module("vllm.utils.torch_utils")
-    workspace = importlib.import_module("vllm.v1.worker.workspace")
+    torch = imported("torch")
+    loading = imported("vllm.model_executor.model_loader.utils")
+    dtypes = imported("vllm.utils.torch_utils")
+    workspace = imported("vllm.v1.worker.workspace")
     workspace._manager = None
     workspace.init_workspace_manager(torch.device("meta"))
     with ExitStack() as stack:
@@ -130,7 +130,7 @@ def _build(config: Any) -> Any:
 
 def _no_allocation(torch: Any) -> Any:
     """Return a torch mode under which tensors asked for on a GPU become meta tensors."""
-    mode = importlib.import_module("torch.overrides").TorchFunctionMode
+    mode = imported("torch.overrides").TorchFunctionMode
 
     def redirected(self: Any, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
         named = dict(named or {})

@@ -64,7 +64,8 @@ def find_kernel(holder: Any, depth: int = 0) -> Any:
 def _sizes(layer: Any) -> dict[str, Any]:
     k, n = (getattr(layer, f"{side}_per_partition", getattr(layer, side, None))
             for side in ("input_size", "output_size"))
-    return {"k": None, "n": None} if None in (k, n) else {"k": int(k), "n": int(n)}
+    whole = k is not None and n is not None
+    return {"k": k and int(k), "n": n and int(n)} if whole else {"k": None, "n": None}
 
 
 def _selection(notes: list[Note], chosen: str | None) -> dict[str, Any]:

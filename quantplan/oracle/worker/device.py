@@ -6,12 +6,13 @@ workspaces and streams that a model's constructor makes.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import types
 from collections.abc import Callable
 from typing import Any
+
+from quantplan.oracle.worker.modules import imported
 
 MEMORY_BYTES = 80 << 30
 SM_COUNT = 132
@@ -21,6 +22,9 @@ DEVICES = 8
 NAME = "emulated"
 CUDA_VERSION = "13.0"
 """The CUDA version that the wheels were built for."""
+
+STREAMS = ("stream", "current_stream", "default_stream")
+ACTIONS = ("set_stream", "synchronize", "set_device", "set_device_index", "empty_cache")
 
 Capability = Callable[[], tuple[int, int]]
 
@@ -58,7 +62,7 @@ def _always(value: Any) -> Callable[..., Any]:
 
 def emulate_device(capability: Capability) -> None:
     """Make torch and Triton speak of a device of `capability()`."""
-    torch = importlib.import_module("torch")
+    torch = imported("torch")
     torch.set_num_threads(1)
     torch.version.cuda = CUDA_VERSION
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in range(DEVICES))
@@ -89,16 +93,10 @@ def _emulate_queries(torch: Any, capability: Capability) -> None:
 def _emulate_streams(torch: Any) -> None:
     stream = Nothing()
     _set(torch.cuda, Stream=Nothing, Event=Event)
-    for owner, names in (
-        (torch.cuda, ("stream", "current_stream", "default_stream")),
-        (torch.accelerator, ("current_stream", "device_index")),
-    ):
-        _set(owner, **{name: _always(stream) for name in names})
-    for owner, names in (
-        (torch.cuda, ("set_stream", "synchronize", "set_device", "empty_cache")),
-        (torch.accelerator, ("synchronize", "empty_cache", "set_device_index")),
-    ):
-        _set(owner, **{name: _always(None) for name in names})
+    _set(torch.cuda, **{name: _always(stream) for name in STREAMS})
+    _set(torch.accelerator, current_stream=_always(stream), device_index=_always(stream))
+    for owner in (torch.cuda, torch.accelerator):
+        _set(owner, **{name: _always(None) for name in ACTIONS if hasattr(owner, name)})
 
 
 def _set(owner: Any, **attributes: Any) -> None:
@@ -108,9 +106,9 @@ def _set(owner: Any, **attributes: Any) -> None:
 
 def _emulate_triton(capability: Capability) -> None:
     """Triton compiles nothing here, but the engine asks whether one driver is active."""
-    compiler = importlib.import_module("triton.backends.compiler")
-    nvidia = importlib.import_module("triton.backends.nvidia.driver")
-    runtime = importlib.import_module("triton.runtime")
+    compiler = imported("triton.backends.compiler")
+    nvidia = imported("triton.backends.nvidia.driver")
+    runtime = imported("triton.runtime")
     nvidia.CudaDriver.is_active = staticmethod(lambda: True)
 
     class Driver(Nothing):
@@ -143,7 +141,7 @@ def emulate_humming(capability: Capability) -> None:
     """Humming asks the device through its own bindings."""
     if importlib.util.find_spec("humming") is None:
         return
-    device = importlib.import_module("humming.device")
+    device = imported("humming.device")
 
     def value(self: Any) -> types.SimpleNamespace:
         major, minor = capability()

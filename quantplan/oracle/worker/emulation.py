@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import types
@@ -11,6 +10,7 @@ from typing import Any
 
 from quantplan.oracle.worker import device
 from quantplan.oracle.worker.extensions import declare_operators
+from quantplan.oracle.worker.modules import imported
 from quantplan.oracle.worker.packages import Shelf
 
 CUBINS, COMPILED = "cubins", "compiled"
@@ -22,10 +22,10 @@ class Emulation:
     def __init__(self) -> None:
         self.capability = (9, 0)
         self.shelf = Shelf()
-        importlib.import_module("torch")
+        imported("torch")
         device.emulate_device(lambda: self.capability)
         # Transformers looks for optional packages once: it must see none of the stand-ins.
-        importlib.import_module("transformers.models.auto.modeling_auto")
+        imported("transformers.models.auto.modeling_auto")
         self.kept = declare_operators()
 
     def enter(self, machine: Mapping[str, Any]) -> None:
@@ -40,9 +40,9 @@ class Emulation:
 
     def _install_platform(self, name: str) -> None:
         """Make the engine's own CUDA platform current, with the device's answers filled in."""
-        platforms = importlib.import_module("vllm.platforms")
-        cuda = importlib.import_module("vllm.platforms.cuda")
-        interface = importlib.import_module("vllm.platforms.interface")
+        platforms = imported("vllm.platforms")
+        cuda = imported("vllm.platforms.cuda")
+        interface = imported("vllm.platforms.interface")
         capability = interface.DeviceCapability(*self.capability)
         answers = {
             "get_device_capability": capability, "get_device_name": name,
@@ -81,5 +81,5 @@ def _offer_compilers(there: bool) -> None:
 
 def _answer_for_the_server(there: bool) -> None:
     """Nothing here asks a network."""
-    requests = importlib.import_module("requests")
+    requests = imported("requests")
     requests.get = lambda *given, **named: types.SimpleNamespace(status_code=200 if there else 404)

@@ -6,14 +6,16 @@ A shared object holds the schema of every operator that it registers as text. De
 
 from __future__ import annotations
 
-import importlib
 import importlib.machinery
+import importlib.util
 import os
 import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from quantplan.oracle.worker.modules import imported
 
 SCHEMA = re.compile(rb"([a-z_][\w.]*)\([^\0]*\) *-> *[^\0]+")
 LONGEST_SCHEMA = 6000
@@ -70,7 +72,7 @@ def schemas(path: str) -> dict[str, str]:
 def declare_operators() -> list[Any]:
     """Put empty modules in place of the shared objects and declare their operators; return the
     libraries, which must be kept for the operators to live."""
-    torch = importlib.import_module("torch")
+    torch = imported("torch")
     libraries = []
     for module, path in shared_objects(engine_folder()):
         sys.modules[module] = types.ModuleType(module)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import types
 from typing import Any
 
 from quantplan.oracle.worker.device import do_nothing
+from quantplan.oracle.worker.modules import imported
 
 ALONE = ("_DCP", "_PP", "_EPLB", "_PCP", "_INNER_DP_WORLD")
 """Groups of one rank."""
@@ -35,7 +35,7 @@ class Group:
 
 def form_groups(parallel: Any) -> None:
     """Make the engine's groups those of its ParallelConfig: experts span data and tensor ranks."""
-    state = importlib.import_module("vllm.distributed.parallel_state")
+    state = imported("vllm.distributed.parallel_state")
     tensor, data = parallel.tensor_parallel_size, parallel.data_parallel_size
     sizes = {"_TP": tensor, "_WORLD": tensor, "_DP": data, "_EP": tensor * data,
              **dict.fromkeys(ALONE, 1)}

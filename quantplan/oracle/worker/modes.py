@@ -7,9 +7,10 @@ class name says it (scaled matrix products among them), and nothing is told here
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any
+
+from quantplan.oracle.worker.modules import imported
 
 PREPARE = "prepare_humming_linear_layer_config"
 SCHEMA = "vllm.model_executor.layers.quantization.utils.humming.schema"
@@ -30,7 +31,7 @@ def mode_of(kernel: Any, layer: Any) -> str | None:
     name = type(kernel).__name__
     if name.startswith("Humming"):
         return None if "ScaledMM" in name else _humming_mode(kernel, layer)
-    config = getattr(kernel, "config", None)
+    config: Any = getattr(kernel, "config", None)
     if not hasattr(config, "weight_type") or not hasattr(config, "act_type"):
         return None
     bits = config.act_type.itemsize * 8
@@ -58,8 +59,8 @@ def _humming_mode(kernel: Any, layer: Any) -> str | None:
 def _settle(layer: Any, quant_config: Any, input_quant_config: Any = None, *,
             input_schema: Any = None, allow_input_schema_fallback: bool = True) -> None:
     """Stand in for the preparation: settle the activation type as it does, and stop there."""
-    humming = importlib.import_module(PACKAGE)
-    schema = importlib.import_module(SCHEMA)
+    humming = imported(PACKAGE)
+    schema = imported(SCHEMA)
     weights = humming.BaseWeightSchema.from_config(quant_config)
     if input_schema is None:
         input_schema = (humming.BaseInputSchema.from_config(input_quant_config)

@@ -10,7 +10,6 @@ with the child's exit code. A child that dies is reported by `ended` at once.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from quantplan.oracle.worker.channel import Channel
 from quantplan.oracle.worker.emulation import Emulation
+from quantplan.oracle.worker.modules import imported
 from quantplan.oracle.worker.serve import serve
 
 
@@ -66,7 +66,7 @@ def _prepare(emulate: bool) -> Emulation | None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if emulate:
         return Emulation()
-    importlib.import_module("transformers.models.auto.modeling_auto")
+    imported("transformers.models.auto.modeling_auto")
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
@@ -69,7 +70,7 @@ class Shelf:
         return importlib.machinery.ModuleSpec(name, _Maker(), is_package=True)
 
 
-class _Maker:
+class _Maker(importlib.abc.Loader):
     """The loader of stand-ins."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:

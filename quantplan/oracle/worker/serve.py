@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,6 +11,7 @@ from typing import Any
 from quantplan.oracle.worker.build import answer
 from quantplan.oracle.worker.channel import Channel
 from quantplan.oracle.worker.emulation import Emulation
+from quantplan.oracle.worker.modules import imported
 from quantplan.oracle.worker.packages import PACKAGES
 from quantplan.oracle.worker.watch import Watch
 
@@ -33,7 +34,7 @@ def serve(channel: Channel, machine: Mapping[str, Any], emulation: Emulation | N
     libraries = dict(machine["libs"]) if emulation is not None else {
         name: _usable(name) for name in machine["libs"]}
     absent = frozenset(name for name in PACKAGES if not libraries.get(name, False))
-    platform = importlib.import_module("vllm.platforms").current_platform
+    platform = imported("vllm.platforms").current_platform
     if not platform.is_cuda():
         channel.write({"fault": "the engine sees no NVIDIA GPU here; --capability emulates one"})
         return
@@ -51,7 +52,7 @@ def _usable(name: str) -> bool:
     module, question = USABLE.get(name, (None, ""))
     with suppress(ImportError):
         asked: Callable[[], bool] | None = (
-            getattr(importlib.import_module(module), question, None) if module else None)
+            getattr(imported(module), question, None) if module else None)
         return bool(asked()) if asked else _importable(PACKAGES.get(name, (name,))[0])
     return False
 
@@ -63,6 +64,6 @@ def _importable(package: str) -> bool:
 def _inspect_models_here() -> None:
     """Let the engine look at model classes in this process: it starts another one for each, which
     would not be this machine."""
-    registry = importlib.import_module("vllm.model_executor.models.registry")
+    registry = imported("vllm.model_executor.models.registry")
     if hasattr(registry, "_run_in_subprocess"):
         registry._run_in_subprocess = lambda function: function()

@@ -6,11 +6,12 @@ Each check, candidate list and refusal is filed under the layer that is being bu
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
+
+from quantplan.oracle.worker.modules import imported
 
 LINEAR = "vllm.model_executor.kernels.linear"
 LAYERS = (
@@ -67,7 +68,7 @@ class Watch:
     def _follow_layers(self) -> None:
         for module, name in LAYERS:
             with suppress(ImportError, AttributeError):
-                for layer in _family(getattr(importlib.import_module(module), name)):
+                for layer in _family(getattr(imported(module), name)):
                     if "__init__" in vars(layer):
                         layer.__init__ = self._building_layer(layer.__init__)
 
@@ -89,7 +90,7 @@ class Watch:
         return built
 
     def _follow_linear_kernels(self) -> None:
-        linear = importlib.import_module(LINEAR)
+        linear = imported(LINEAR)
         for kernel in _kernels(linear):
             for check in ("is_supported", "can_implement"):
                 if check in vars(kernel):
@@ -127,11 +128,11 @@ class Watch:
 
     def _follow_experts(self) -> None:
         """Experts classes are imported when they are tried, so those to come are followed too."""
-        modular = importlib.import_module("vllm.model_executor.layers.fused_moe.modular_kernel")
+        modular = imported("vllm.model_executor.layers.fused_moe.modular_kernel")
         for experts in _family(modular.FusedMoEExperts):
             self._follow_experts_class(experts)
 
-        def new_class(experts: Any, **named: Any) -> None:
+        def new_class(experts: Any, /, **named: Any) -> None:
             super(modular.FusedMoEExperts, experts).__init_subclass__(**named)
             self._follow_experts_class(experts)
         modular.FusedMoEExperts.__init_subclass__ = classmethod(new_class)
@@ -142,7 +143,7 @@ class Watch:
             experts.is_supported_config = staticmethod(self._checked("experts", own.__func__))
 
     def _follow_attention(self) -> None:
-        platform = type(importlib.import_module("vllm.platforms").current_platform)
+        platform = type(imported("vllm.platforms").current_platform)
         ask = getattr(platform, "get_valid_backends", None)
         if ask is None:
             return
