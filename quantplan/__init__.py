@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantplan.api import Explanation, budget, explain
+    from quantplan.oracle.verification import Verification, verify
     from quantplan.upgrade import Upgrade, diff
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -16,10 +17,12 @@ if not os.path.isdir(os.path.join(_HERE, "tables")):
     __path__.append(os.path.dirname(_HERE))
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "Upgrade", "__version__", "budget", "diff", "explain"]
+__all__ = ["Explanation", "Upgrade", "Verification", "__version__", "budget", "diff", "explain",
+           "verify"]
 
 _HOMES = {"Explanation": "api", "Upgrade": "upgrade", "budget": "api", "diff": "upgrade",
-          "explain": "api"}
+          "explain": "api", "Verification": "oracle.verification",
+          "verify": "oracle.verification"}
 """Public name -> the module that has it."""
 
 

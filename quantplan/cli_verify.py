@@ -36,7 +36,7 @@ EPILOG = (
               help="The engine; its version is the one that is installed.")
 @click.option("--python", metavar="PATH", help="Interpreter of the environment that has the "
               "engine. Default: this one.")
-@click.option("--engine-path", "paths", multiple=True, metavar="DIR", type=click.Path(),
+@click.option("--engine-path", "engine_paths", multiple=True, metavar="DIR", type=click.Path(),
               help="Folder that holds the engine's package, put on its path; repeatable.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
               help="Engine processes at once, about 1 GiB each.")

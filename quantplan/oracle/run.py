@@ -32,8 +32,8 @@ class Verdict(NamedTuple):
     reason: str | None = None
 
 
-def verify(cases: Iterable[Case], where: Where, table: Mapping[str, Any], *, jobs: int = 1,
-           limit_s: float = 60.0) -> Iterator[Verdict]:
+def verdicts(cases: Iterable[Case], where: Where, table: Mapping[str, Any], *, jobs: int = 1,
+             limit_s: float = 60.0) -> Iterator[Verdict]:
     """Yield a verdict for each case as the answers come; cases of one machine follow each other.
 
     `jobs` workers run at once; each holds an engine of its own.

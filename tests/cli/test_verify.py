@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "oracle"))
 from engine_answers import FAKE
 from quantplan.tables.errors import NotKnownError, UsageError
 
+from quantplan import verify
 from quantplan.cli import quantplan
 from quantplan.oracle.engine_process import CannotAskError, EngineProcess, Where
 
@@ -35,7 +36,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantplan.oracle.command.Where", partial(Where, worker=FAKE))
+    monkeypatch.setattr("quantplan.oracle.verification.Where", partial(Where, worker=FAKE))
 
 
 def case_file(tmp_path: Path, *answers: object, **fields: object) -> str:
@@ -60,16 +61,17 @@ def test_the_help_says_what_it_does_and_how_it_ends() -> None:
 
 
 @pytest.mark.parametrize("arguments, said", [
-    ([], "what to verify; wanted one of MODEL, --cases and --grid"),
-    (["qwen2.5-0.5b", "--grid", "3"], "what to verify; wanted one of MODEL, --cases and --grid"),
+    ([], "what to verify; wanted one of a model, a file of cases and a grid"),
+    (["qwen2.5-0.5b", "--grid", "3"],
+     "what to verify; wanted one of a model, a file of cases and a grid"),
     (["--grid", "3", "--tp", "2"],
-     "flags without a MODEL; wanted none. Generated cases have flags of their own."),
+     "flags without a model; wanted none. Generated cases have flags of their own."),
     (["--grid", "3", "--env", "A=1"],
-     "flags without a MODEL; wanted none. Generated cases have flags of their own."),
-    (["--grid", "3", "--only", "x"], "no case is left; wanted one machine for all: emulated ones, "
-     "or this one"),
+     "flags without a model; wanted none. Generated cases have flags of their own."),
+    (["--grid", "3", "--only", "x"],
+     "no case is left; wanted cases of emulated machines, or cases of this one"),
     (["--grid", "3", "--engine", "vllm@0.31.0"],
-     "--engine vllm@0.31.0; wanted the version that is installed; found 0.32.0"),
+     "vllm 0.31.0; wanted the version that is installed; found 0.32.0"),
     (["--grid", "3", "--engine", "trt"],
      "--engine trt; wanted vllm or sglang, with @VERSION if needed"),
     (["qwen2.5-0.5b", "--capability", "x"], "'x' is not a compute capability; wanted 6.0 to 12.1, "
@@ -124,6 +126,15 @@ def test_a_version_without_a_table_is_compared_with_the_nearest(
     monkeypatch.setenv("FAKE_VERSION", "0.32.7")
     found = json.loads(run("--cases", case_file(tmp_path, UNTOLD), "--format", "json").output)
     assert (found["engine"]["version"], found["engine"]["table"]) == ("0.32.7", "0.32.0")
+
+
+@pytest.mark.usefixtures("worker")
+def test_from_python_with_the_same_options() -> None:
+    found = verify(grid=3, seed=2, capabilities=["8.9"])
+    assert [verdict.case.id for verdict in found.verdicts] == ["2/0", "2/1", "2/2"]
+    assert found.to_dict()["totals"]["untold"] == 3
+    with pytest.raises(UsageError, match=r"option 'tpp'; wanted one of tp, "):
+        verify("qwen2.5-0.5b", tpp=2)
 
 
 def no_engine() -> str | None:

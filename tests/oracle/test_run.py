@@ -23,7 +23,7 @@ from quantplan import explain, reports
 from quantplan.api import open_model
 from quantplan.oracle.cases import Case, checkpoint_case, option_names, read_cases
 from quantplan.oracle.engine_process import Where
-from quantplan.oracle.run import judge, verify
+from quantplan.oracle.run import judge, verdicts
 from quantplan.oracle.summary import exit_code, summary
 
 TABLE = load_engine("vllm", "0.32.0")
@@ -123,7 +123,7 @@ def cases() -> list[Case]:
 
 @pytest.mark.parametrize("jobs", [1, 2, 8])
 def test_every_case_comes_to_something_whatever_the_worker_does(jobs: int) -> None:
-    found = verify(cases(), Where(worker=FAKE), TABLE, jobs=jobs, limit_s=10)
+    found = verdicts(cases(), Where(worker=FAKE), TABLE, jobs=jobs, limit_s=10)
     assert {verdict.case.id: verdict.status for verdict in found} == {
         "right": "agree", "wrong": "disagree", "dead": "untold", "gone": "untold"}
 
@@ -131,12 +131,12 @@ def test_every_case_comes_to_something_whatever_the_worker_does(jobs: int) -> No
 def test_cases_of_one_machine_follow_each_other() -> None:
     asked = [fake(str(number), {"outcome": "untold", "reason": ""},
                   env={"VLLM_BATCH_INVARIANT": str(number % 2)}) for number in range(6)]
-    found = [verdict.case.id for verdict in verify(asked, Where(worker=FAKE), TABLE)]
+    found = [verdict.case.id for verdict in verdicts(asked, Where(worker=FAKE), TABLE)]
     assert found == ["0", "2", "4", "1", "3", "5"]
 
 
 def test_a_summary_follows_its_schema_and_counts_every_case() -> None:
-    found = summary(verify(cases(), Where(worker=FAKE), TABLE, limit_s=10), TABLE, "0.32.0", "py")
+    found = summary(verdicts(cases(), Where(worker=FAKE), TABLE, limit_s=10), TABLE, "0.32.0", "py")
     validate(json.loads(json.dumps(found)), SCHEMA)
     assert found["totals"] == {"agree": 1, "refused": 0, "disagree": 1, "gap": 0, "untold": 2}
     assert found["kinds"]["fp8"] == {"agree": 1, "refused": 0, "disagree": 1, "gap": 0, "untold": 1}
@@ -148,7 +148,7 @@ def test_a_summary_follows_its_schema_and_counts_every_case() -> None:
 
 def test_a_disagreement_can_be_asked_again_from_a_file(tmp_path: Path) -> None:
     wrong = cases()[1]
-    found = summary(verify([wrong], Where(worker=FAKE), TABLE), TABLE, "0.32.0", "py")
+    found = summary(verdicts([wrong], Where(worker=FAKE), TABLE), TABLE, "0.32.0", "py")
     path = tmp_path / "cases.jsonl"
     path.write_text(json.dumps(found["disagreements"][0]["case"]) + "\n\n")
     assert list(read_cases(str(path))) == [wrong]
@@ -185,7 +185,7 @@ could not tell: the engine's own answer is missing:
 
 
 def test_the_text() -> None:
-    found = summary(verify(cases(), Where(worker=FAKE), TABLE, limit_s=10), TABLE, "0.32.0", "py")
+    found = summary(verdicts(cases(), Where(worker=FAKE), TABLE, limit_s=10), TABLE, "0.32.0", "py")
     assert verify_text(found) == TOLD
 
 
