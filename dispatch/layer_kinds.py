@@ -168,10 +168,40 @@ def leading(row: Row, config: Config, count: int) -> list[str]:
     return [kinds["first"] if index < first else kinds["rest"] for index in range(count)]
 
 
+def between(row: Row, config: Config, count: int) -> list[str]:
+    """Ernie: every `step`-th of the layers from `first` to `last` is sparse, if there are
+    `experts`."""
+    first, step = _number(row, config, "first"), max(1, _number(row, config, "step"))
+    last, experts = _given(row, config, "last"), _given(row, config, "experts")
+    stop = count if last is None else _number(row, config, "last") + 1
+    return ["moe" if experts and first <= index < stop and (index + 1) % step == 0 else "dense"
+            for index in range(count)]
+
+
+def numbered(row: Row, config: Config, count: int) -> list[str]:
+    """Step: sparse layers by their `numbers` in a text, joined by commas; without it all but the
+    first."""
+    given = _given(row, config, "numbers")
+    try:
+        sparse = {int(n) for n in given.split(",")} if given is not None else set(range(1, count))
+    except (AttributeError, ValueError):
+        raise CheckpointError(f"config.json: {row['fields']['numbers']}", found=repr(given)[:60],
+                              wanted="numbers joined by commas") from None
+    return ["moe" if index in sparse else "dense" for index in range(count)]
+
+
+def offset(row: Row, config: Config, count: int) -> list[str]:
+    """Jamba: layers whose index is `offset` in every period of `step` layers, and the others."""
+    step, start, kinds = (max(1, _number(row, config, "step")), _number(row, config, "offset"),
+                          row["kinds"])
+    return [kinds["at"] if index % step == start else kinds["other"] for index in range(count)]
+
+
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
     "listed_or_every": listed_or_every, "first_flag": first_flag, "flag": flag,
     "last_layers": last_layers, "marked": marked,
     "indexed": indexed, "every": every, "every_other": every_other, "chunked": chunked,
-    "ratios": ratios, "leading": leading,
+    "ratios": ratios, "leading": leading, "between": between, "numbered": numbered,
+    "offset": offset,
 }

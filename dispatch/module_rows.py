@@ -89,8 +89,8 @@ def _module(
         row.get("stack", TEXT), "" if how else _known_as(row),
         tuple(row.get("quantized_when", {}).get("except", ())),
         tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())),
-        _groups(row, sizes),
-        tuple(row.get("before", ())), tuple(row.get("after", ())))
+        _groups(row, sizes), _whole(row), tuple(row.get("before", ())),
+        tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0))
 
 
 def _known_as(row: Row) -> str:
@@ -115,13 +115,22 @@ def _groups(row: Row, sizes: Mapping[str, int]) -> Groups | None:
     return Groups(sizes[row["groups"]], tuple(i for i, name in parts if name in row["per_group"]))
 
 
+def _whole(row: Row) -> tuple[int, ...]:
+    return tuple(i for i, name in enumerate(row.get("parts", ())) if name in row.get("whole", ()))
+
+
 def _facts(row: Row, sizes: Mapping[str, int], config: Row) -> Mapping[str, Any]:
     return {**row.get("facts", {}),
             **{fact: sizes.get(size) for fact, size in row.get("sizes", {}).items()},
-            **{fact: config[field] for fact, field in row.get("reads", {}).items()
-               if field in config},
+            **{fact: _engine_value(row, fact, config[field])
+               for fact, field in row.get("reads", {}).items() if field in config},
             **{fact: config.get(rule["field"]) == rule["value"]
                for fact, rule in row.get("equals", {}).items()}}
+
+
+def _engine_value(row: Row, fact: str, value: Any) -> Any:
+    known = row.get("values", {}).get(fact, {})
+    return known.get(value, value) if isinstance(value, str) else value
 
 
 def _bias(

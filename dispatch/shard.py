@@ -84,11 +84,12 @@ def _row(leaf: Leaf, tp: int) -> Shard:
 
 def _column(module: Module, tp: int) -> Shard:
     whole = module.parts or tuple(leaf.n for leaf in module.leaves)
-    parts = tuple(n // tp for n in whole)
+    parts = tuple(n if i in module.whole else n // tp for i, n in enumerate(whole))
     k = module.leaves[0].k or 1
     if copies_groups(module, tp):
         return _grouped(whole, parts, module.groups.parts if module.groups else (), k, tp)
-    return Shard(sum(parts), k, sum(whole), k, parts, all(n % tp == 0 for n in whole))
+    divides = all(n % tp == 0 for i, n in enumerate(whole) if i not in module.whole)
+    return Shard(sum(parts), k, sum(whole), k, parts, divides)
 
 
 def copies_groups(module: Module, tp: int) -> bool:

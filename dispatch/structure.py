@@ -44,7 +44,9 @@ class Module(NamedTuple):
     `quantized` is false for modules that the engine builds without the quantization config, unless
     its class is in `quantized_by`, and `plain_under` are the classes that never quantize it; under
     those in `replicated_under` no rank cuts it; `known_as` is the name that the engine gives the
-    module (its prefix); `before` and `after` are the rules that its class asks around building it.
+    module (its prefix), whose layer index starts from `known_from`; `whole` are the output
+    partitions that no rank cuts; `before` and `after` are the rules that its class asks around
+    building it.
     """
 
     path: str
@@ -64,8 +66,10 @@ class Module(NamedTuple):
     plain_under: tuple[str, ...] = ()
     replicated_under: tuple[str, ...] = ()
     groups: Groups | None = None
+    whole: tuple[int, ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    known_from: int = 0
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""
@@ -92,7 +96,9 @@ class Module(NamedTuple):
 
     def known_at(self, index: int | None) -> str:
         """Return the name that the engine gives the module in layer `index`."""
-        return self.known_as if index is None else self.known_as.replace("*", str(index), 1)
+        if index is None:
+            return self.known_as
+        return self.known_as.replace("*", str(self.known_from + index), 1)
 
 
 class Structure(NamedTuple):

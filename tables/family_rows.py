@@ -91,6 +91,8 @@ sharding (dispatch/vllm/attention_facts.py reads them)."""
 MODULE: Row = {
     "path": Field("text", "engine module path; * stands for the layer index"),
     "module": Field("text", "the engine's module class"),
+    "known_from": Field("text", "size that the layer index in known_as starts from",
+                        required=False),
     "known_as": Field("text", "the name that the engine gives it (its prefix), by which "
                       "quantization configs and error texts know it; absent: the path, of "
                       "experts without routed_experts", required=False),
@@ -134,6 +136,8 @@ MODULE: Row = {
                     required=False),
     "per_group": Field("list", "the parts that there is one of per group", required=False,
                        of=Field("text", "a size")),
+    "whole": Field("list", "parts of which every rank holds all", required=False,
+                   of=Field("text", "a size")),
     "before": Field("list", "rules of dispatch/vllm/construction.py that the class asks before it "
                     "builds this", required=False, of=Field("text", "a rule")),
     "after": Field("list", "rules that it asks afterwards", required=False,
@@ -142,6 +146,9 @@ MODULE: Row = {
                    required=False, of=Field("text", "a size")),
     "reads": Field("map", "facts that the config says: fact -> field", required=False,
                    of=Field("text", "a field")),
+    "values": Field("map", "what config values of those facts are to the engine: fact -> value -> "
+                    "the engine's", required=False,
+                    of=Field("map", "value -> the engine's", of=Field("scalar", "a value"))),
     "equals": Field("map", "facts that are whether a config field has this value", required=False,
                     of={"field": Field("text", "a field"), "value": Field("scalar", "the value")}),
     "facts": Field("map", "facts that the engine's class fixes; those of attention are named in "

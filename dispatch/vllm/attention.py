@@ -50,7 +50,8 @@ def attention_layer(context: Context, serving: Serving, site: Site) -> Layer:
                             "attention is not in the table: drop it.")
     _check_heads(context, site)
     choice = _choice(context, site, module, serving.kv_scheme)
-    method = serving.kv_method_of(site, module.get("loads_scales_as"))
+    quantized = module.get("loads_scales_as") if site.module.quantized else None
+    method = serving.kv_method_of(site, quantized)
     if method is not None and choice.dtype is not None:
         kv_cache.check_method(context, site, method, serving.kv_scheme, choice.dtype)
     return Layer(site.module_path, choice.module, layer_index=site.layer_index, method=method,

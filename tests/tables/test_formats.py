@@ -205,7 +205,7 @@ def test_a_tied_lm_head_is_not_stored() -> None:
 
 
 def test_an_unknown_family_has_no_tensors() -> None:
-    assert as_format(llama(architectures=["MambaForCausalLM"]), "fp8").tensors is None
+    assert as_format(llama(architectures=["BambooForCausalLM"]), "fp8").tensors is None
 
 
 def test_biases_stay_in_16_bits() -> None:
