@@ -4,7 +4,7 @@ group, block, symmetry. What no layout describes is named, never approximated.""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -15,7 +15,6 @@ Config = Mapping[str, Any]
 CONFIG_FIELDS = ("quantization_config", "compression_config")
 STATIC, STATIC_ZERO = "static_activation", "static_activation_zero_point"
 ZERO_POINTS, ORDER = "zero_points", "activation_order"
-WORD_BITS = 32
 
 
 class WeightFormat(NamedTuple):
@@ -75,12 +74,17 @@ def file_shape(row: Config, weights: WeightFormat, n: int, k: int) -> tuple[int,
 def _size(dim: str, row: Config, weights: WeightFormat, n: int, k: int) -> int:
     if dim in ("n", "k"):
         size = n if dim == "n" else k
-        return _ceil(size * weights.bits, WORD_BITS) if row.get("packed") == dim else size
+        return _ceil(size * weights.bits, word_bits(row)) if row.get("packed") == dim else size
     if dim == "groups":
         return _ceil(k, weights.group) if weights.group > 0 else 1
     if dim in ("n_blocks", "k_blocks") and weights.block:
         return _ceil(n, weights.block[0]) if dim == "n_blocks" else _ceil(k, weights.block[1])
     return int(dim)
+
+
+def word_bits(row: Config) -> int:
+    """Return the bits of one stored element of a packed tensor: 32-bit words, or bytes."""
+    return int(read_table("formats/formats")["dtype_bits"][row["dtype"]])
 
 
 def _ceil(value: int, divisor: int) -> int:
@@ -110,18 +114,22 @@ def read_format(config: Config) -> WeightFormat | None:
         return None
     method = str(section.get("quant_method", "")).lower()
     readers = {"fp8": _fp8, "awq": _awq, "gptq": _gptq, "compressed-tensors": _compressed_tensors}
+    if method.startswith("modelopt") or "quant_algo" in section or "quantization" in section:
+        from quantplan.dispatch.modelopt_format import modelopt_format
+
+        return modelopt_format(section)
     if method not in readers:
-        raise _not_known(f"quant_method {method or 'absent'}", ", ".join(readers))
+        raise not_known(f"quant_method {method or 'absent'}", ", ".join(readers))
     return readers[method](section)
 
 
-def _not_known(what: str, wanted: str) -> NotKnownError:
+def not_known(what: str, wanted: str) -> NotKnownError:
     return NotKnownError(f"weight format: {what}", wanted=wanted,
                          hint="Its bytes are not approximated; safetensors headers give them.")
 
 
 def _fp8(section: Config) -> WeightFormat:
-    ignored = _names(section, "ignored_layers", "modules_to_not_convert")
+    ignored = names_of(section, "ignored_layers", "modules_to_not_convert")
     block = section.get("weight_block_size")
     if block is not None:
         return WeightFormat("fp8-block", 8, block=_block(block), ignored=ignored)
@@ -135,22 +143,22 @@ def _fp8(section: Config) -> WeightFormat:
 def _awq(section: Config) -> WeightFormat:
     bits = _integer(section, "bits", "w_bit")
     if bits not in (4, 8):
-        raise _not_known(f"awq with {bits} bits", "4 or 8 bits")
+        raise not_known(f"awq with {bits} bits", "4 or 8 bits")
     symmetric = section.get("zero_point") is False
     return WeightFormat("awq", bits, _group(section, "group_size", "q_group_size"),
                         lm_head=bool(section.get("lm_head")), symmetric=symmetric,
-                        ignored=_names(section, "modules_to_not_convert"))
+                        ignored=names_of(section, "modules_to_not_convert"))
 
 
 def _gptq(section: Config) -> WeightFormat:
     bits = _integer(section, "bits")
     if bits not in (2, 4, 8):
-        raise _not_known(f"gptq with {bits} bits", "2, 4 or 8 bits")
+        raise not_known(f"gptq with {bits} bits", "2, 4 or 8 bits")
     if section.get("checkpoint_format", "gptq") not in ("gptq", "gptq_v2"):
-        raise _not_known(f"gptq in the format {section['checkpoint_format']}", "gptq or gptq_v2")
+        raise not_known(f"gptq in the format {section['checkpoint_format']}", "gptq or gptq_v2")
     rules = section.get("dynamic") or {}
     if not isinstance(rules, Mapping) or any(not str(name).startswith("-:") for name in rules):
-        raise _not_known("gptq with dynamic rules that change bits or groups",
+        raise not_known("gptq with dynamic rules that change bits or groups",
                          "one format for all layers")
     return WeightFormat("gptq", bits, _group(section, "group_size"),
                         lm_head=bool(section.get("lm_head")), ignored=tuple(map(str, rules)),
@@ -159,15 +167,15 @@ def _gptq(section: Config) -> WeightFormat:
 
 def _compressed_tensors(section: Config) -> WeightFormat:
     if section.get("sparsity_config") or section.get("transform_config"):
-        raise _not_known("compressed-tensors with sparsity or transforms", "quantization alone")
+        raise not_known("compressed-tensors with sparsity or transforms", "quantization alone")
     groups = section.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise _bad("config_groups", "at least one group", groups)
     found = {_group_format(group, section) for group in groups.values()}
     if len(found) > 1:
-        raise _not_known("compressed-tensors with groups of different formats",
+        raise not_known("compressed-tensors with groups of different formats",
                          "one format for all layers")
-    ignored = tuple(name for name in _names(section, "ignore") if name != "lm_head")
+    ignored = tuple(name for name in names_of(section, "ignore") if name != "lm_head")
     return found.pop()._replace(ignored=ignored)
 
 
@@ -175,13 +183,13 @@ def _group_format(group: Any, section: Config) -> WeightFormat:
     if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping):
         raise _bad("config_groups", "groups with weights", group)
     if group.get("targets") != ["Linear"]:
-        raise _not_known(f"compressed-tensors targets {group.get('targets')}", '["Linear"]')
+        raise not_known(f"compressed-tensors targets {group.get('targets')}", '["Linear"]')
     form = str(group.get("format") or section.get("format"))
     weights, inputs = group["weights"], group.get("input_activations")
     reader = _CT_READERS.get((form, str(weights.get("type", "int"))))
     found = reader(weights, inputs) if reader and not group.get("output_activations") else None
     if found is None:
-        raise _not_known("compressed-tensors " + " ".join(_ct_words(form, weights, inputs)),
+        raise not_known("compressed-tensors " + " ".join(_ct_words(form, weights, inputs)),
                          "FP8, INT8 with 8-bit activations, or packed integers weight-only")
     return found
 
@@ -219,10 +227,24 @@ def _ct_pack(weights: Config, inputs: Any) -> WeightFormat | None:
     return WeightFormat("ct-pack", bits, group, features=frozenset(features), symmetric=symmetric)
 
 
+def _ct_small(  # noqa: PLR0917 - the four facts of a format, then what every reader takes
+    layout: str, strategy: str, bits: int, group: int, weights: Config, inputs: Any
+) -> WeightFormat | None:
+    """Read NVFP4 and the MX formats, which fix bits and group."""
+    if (weights.get("num_bits", 8), _strategy(weights), weights.get("group_size")) != (
+            bits, strategy, group) or weights.get("symmetric") is False:
+        return None
+    scaled = isinstance(inputs, Mapping) and strategy == "tensor_group"
+    return WeightFormat(layout, bits, group, features=frozenset([STATIC] if scaled else []))
+
+
 _CT_READERS = {
     ("float-quantized", "float"): _ct_float, ("naive-quantized", "float"): _ct_float,
     ("int-quantized", "int"): _ct_int, ("naive-quantized", "int"): _ct_int,
     ("pack-quantized", "int"): _ct_pack,
+    ("nvfp4-pack-quantized", "float"): partial(_ct_small, "ct-nvfp4", "tensor_group", 4, 16),
+    ("mxfp4-pack-quantized", "float"): partial(_ct_small, "ct-mxfp4", "group", 4, 32),
+    ("mxfp8-quantized", "float"): partial(_ct_small, "ct-mxfp8", "group", 8, 32),
 }
 
 
@@ -265,7 +287,7 @@ def _block(value: Any) -> tuple[int, int]:
     raise _bad("weight block", "two positive integers", value)
 
 
-def _names(section: Config, *fields: str) -> tuple[str, ...]:
+def names_of(section: Config, *fields: str) -> tuple[str, ...]:
     value = next((section[name] for name in fields if section.get(name)), ())
     return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
 

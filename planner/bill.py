@@ -47,7 +47,7 @@ class Bill:
         return tuple(self._line(name) for name in LINES if any(self._values.get(name, {}).values()))
 
     def _line(self, name: str) -> BudgetLine:
-        by_bits = {bits: values for bits, values in self._values[name].items() if values}
+        by_bits = {bits: n for bits, n in sorted(self._values[name].items()) if n}
         formula = " + ".join(f"{values:,} x {bits} bits" for bits, values in by_bits.items())
         if name in self._notes:
             formula += f"; {self._notes[name]}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.facts import Tensor
 from quantplan.dispatch.formats import plain_tensors
 from quantplan.dispatch.structure import Leaf, Module
-from quantplan.dispatch.weight_format import WORD_BITS, WeightFormat, file_shape, layout_row
+from quantplan.dispatch.weight_format import WeightFormat, file_shape, layout_row, word_bits
 from quantplan.planner.cuts import Cut, rank_elements
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 from quantplan.tables.load import read_table
@@ -100,8 +100,8 @@ def row_part(
     if allocated == "none" or (row.get("once") and position > 0):
         return
     bits, values = dtype_bits(allocated, serving), 1
-    if "packed" in row and WORD_BITS % weights.bits == 0:
-        bits, values = weights.bits, WORD_BITS // weights.bits
+    if "packed" in row and word_bits(row) % weights.bits == 0:
+        bits, values = weights.bits, word_bits(row) // weights.bits
     yield Part(row["holds"], shape, tuple(row["dims"]), bits, values,
                layout_row(weights.layout)["source"], row.get("because"),
                weights.block[0] if weights.block else None)

@@ -32,7 +32,36 @@ GOLDEN_NAMES = {
     "ct-fp8-dynamic": "ct-fp8-dynamic", "ct-fp8-static": "ct-fp8-static",
     "ct-fp8-block": "ct-fp8-block", "awq": "awq4-g128", "gptq": "gptq4-g128",
     "gptq-8bit": "gptq8-g128", "w4a16": "ct-w4a16", "w8a16": "ct-w8a16",
-    "w8a8-int8": "ct-w8a8-int8",
+    "w8a8-int8": "ct-w8a8-int8", "nvfp4": "ct-nvfp4", "nvfp4a16": "ct-nvfp4a16",
+    "mxfp4": "ct-mxfp4", "mxfp8": "ct-mxfp8", "modelopt-fp8": "modelopt-fp8",
+    "modelopt-fp8-pcpt": "modelopt-fp8-pcpt", "modelopt-fp8-block": "modelopt-fp8-pbwo",
+    "modelopt-nvfp4": "modelopt-nvfp4", "modelopt-mxfp8": "modelopt-mxfp8",
+}
+
+NVFP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group",
+         "group_size": 16, "dynamic": False, "block_structure": None, "actorder": None,
+         "observer": "minmax", "observer_kwargs": {}}
+MODELOPT_NVFP4 = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
+# Configs of the cases that the engine was asked and that the golden file does not hold.
+ASKED: dict[str, Any] = {
+    **{name: {"quant_method": "compressed-tensors", "quantization_status": "compressed",
+              "format": "nvfp4-pack-quantized", "ignore": ["lm_head"], "kv_cache_scheme": None,
+              "config_groups": {"group_0": {
+                  "targets": ["Linear"], "format": None, "weights": NVFP4,
+                  "input_activations": inputs, "output_activations": None}}}
+       for name, inputs in (("ct-nvfp4", {**NVFP4, "dynamic": "local"}), ("ct-nvfp4a16", None))},
+    "modelopt-nvfp4": {
+        "quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+        "producer": {"name": "modelopt", "version": "0.30"}, "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": MODELOPT_NVFP4,
+            "input_activations": MODELOPT_NVFP4}}},
+    "modelopt-fp8": {
+        "quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"],
+        "kv_cache_scheme": None, "producer": {"name": "modelopt", "version": "0.30"}},
+    **{name: {"quant_method": "modelopt", "quant_algo": algo, "ignore": ["lm_head"],
+              "producer": {"name": "modelopt", "version": "0.40"}}
+       for name, algo in (("modelopt-fp8-pcpt", "FP8_PER_CHANNEL_PER_TOKEN"),
+                          ("modelopt-fp8-pbwo", "FP8_PB_WO"), ("modelopt-mxfp8", "MXFP8"))},
 }
 
 LLAMA = {
@@ -46,7 +75,7 @@ LLAMA = {
 @cache
 def golden_configs() -> dict[str, Any]:
     """Return {quantization: quantization_config} of the golden Llama-3.1-8B cases."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict(ASKED)
     with gzip.open(GOLDEN, "rt", encoding="utf-8") as file:
         for row in map(json.loads, file):
             model, quantization, *_ = row["id"].split("/")
@@ -158,6 +187,20 @@ DOWN_PROJ: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
     "w8a16": {"weight_packed": ("I32", (4096, 3584)), "weight_scale": ("BF16", (4096, 1)),
               "weight_shape": ("I64", (2,))},
     "w8a8-int8": {"weight": ("I8", (4096, 14336)), "weight_scale": ("BF16", (4096, 1))},
+    "nvfp4": {"weight_packed": ("U8", (4096, 7168)), "weight_scale": ("F8_E4M3", (4096, 896)),
+              "weight_global_scale": ("F32", (1,)), "input_global_scale": ("F32", (1,))},
+    "nvfp4a16": {"weight_packed": ("U8", (4096, 7168)), "weight_scale": ("F8_E4M3", (4096, 896)),
+                 "weight_global_scale": ("F32", (1,))},
+    "mxfp4": {"weight_packed": ("U8", (4096, 7168)), "weight_scale": ("U8", (4096, 448))},
+    "mxfp8": {"weight": ("F8_E4M3", (4096, 14336)), "weight_scale": ("U8", (4096, 448))},
+    "modelopt-fp8": {"weight": ("F8_E4M3", (4096, 14336)), "weight_scale": ("F32", ()),
+                     "input_scale": ("F32", ())},
+    "modelopt-fp8-pcpt": {"weight": ("F8_E4M3", (4096, 14336)), "weight_scale": ("F32", (4096,))},
+    "modelopt-fp8-block": {"weight": ("F8_E4M3", (4096, 14336)),
+                           "weight_scale": ("F32", (32, 1, 112, 1))},
+    "modelopt-nvfp4": {"weight": ("U8", (4096, 7168)), "weight_scale": ("F8_E4M3", (4096, 896)),
+                       "weight_scale_2": ("F32", ()), "input_scale": ("F32", ())},
+    "modelopt-mxfp8": {"weight": ("F8_E4M3", (4096, 14336)), "weight_scale": ("U8", (4096, 448))},
 }
 
 
@@ -254,7 +297,6 @@ def test_formats_are_read_by_their_fields(quantization: str) -> None:
 @pytest.mark.parametrize("quantization, named", [
     ("gptq3", "gptq with 3 bits"), ("gptq4-dynamic", "dynamic rules"),
     ("gptq4-marlinfmt", "format marlin"), ("ct-mixed", "targets"), ("ct-nofmt", "targets"),
-    ("ct-mxfp4", "mxfp4-pack-quantized"),
     ("ct-w4a8-fp8", "weights int4 group activations float8 token"),
     ("bnb-nf4", "quant_method bitsandbytes"),
     ("unknown", "quant_method made_up_quant"), ("nomethod", "quant_method absent"),
@@ -264,7 +306,27 @@ def test_a_format_without_a_layout_is_named(quantization: str, named: str) -> No
         read_format({"quantization_config": golden_configs()[quantization]})
 
 
-@pytest.mark.parametrize("method", ["modelopt", "quark", "torchao", "auto-round", "mxfp4"])
+@pytest.mark.parametrize("config, wanted", [
+    ({"quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.0*"]}, WeightFormat(
+        "modelopt-nvfp4", 4, 16, features=frozenset(["static_activation"]),
+        ignored=("model.layers.0*",))),
+    ({"quant_algo": "w4a16_nvfp4"}, WeightFormat("modelopt-nvfp4", 4, 16, lm_head=True)),
+    ({"producer": {"name": "modelopt"}, "quantization": {
+        "quant_algo": "FP8", "exclude_modules": ["*lm_head"]}}, WeightFormat(
+            "modelopt-fp8", 8, features=frozenset(["static_activation"]), ignored=("*lm_head",))),
+    ({"quant_algo": "NVFP4", "config_groups": {"group_0": {"input_activations": None}}},
+     WeightFormat("modelopt-nvfp4", 4, 16, lm_head=True))])
+def test_modelopt_is_read_in_both_forms(config: dict[str, Any], wanted: WeightFormat) -> None:
+    assert read_format({"quantization_config": {"quant_method": "modelopt", **config}}) == wanted
+
+
+@pytest.mark.parametrize("algo", ["MIXED_PRECISION", "INT4_AWQ", ""])
+def test_a_modelopt_algorithm_without_a_layout_is_named(algo: str) -> None:
+    with pytest.raises(NotKnownError, match=f"quant_algo {algo or 'absent'}; wanted FP8"):
+        read_format({"quantization_config": {"quant_method": "modelopt", "quant_algo": algo}})
+
+
+@pytest.mark.parametrize("method", ["quark", "torchao", "auto-round", "mxfp4"])
 def test_a_method_without_a_layout_is_named(method: str) -> None:
     with pytest.raises(NotKnownError, match=f"quant_method {method}; wanted fp8, awq, gptq"):
         read_format({"quantization_config": {"quant_method": method}})
