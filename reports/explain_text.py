@@ -107,12 +107,20 @@ def mode_lines(trace: Trace) -> list[list[str]]:
 
 
 def _mode_line(mode: str, layer: Layer) -> list[str]:
-    row = modes().get(mode, {"short": mode, "words": "not known from here", "effect": ""})
-    reason = why_mode(layer, mode)
+    told = _told_mode(mode, layer)
+    row = modes().get(told, {"short": mode, "words": "not known from here", "effect": ""})
+    reason = why_mode(layer, told)
     because = f", because {reason}" if reason else ""
     effect = f"{row['effect'][:1].upper()}{row['effect'][1:]}." if row["effect"] else ""
     return [f"{row['short']}: {row['words']}{because}", *([effect] if effect else []),
-            *_choice(layer, mode)]
+            *_choice(layer, told)]
+
+
+def _told_mode(mode: str, layer: Layer) -> str:
+    """Return the mode whose words fit a layer's weights: Humming calls all 4-bit weights W4A16,
+    those of an nvfp4 or mxfp4 list too."""
+    family = layer.selection.family.split("_")[0] if layer.selection else ""
+    return f"{mode}_{family}" if f"{mode}_{family}" in modes() else mode
 
 
 def _choice(layer: Layer, mode: str) -> list[str]:
@@ -138,7 +146,7 @@ def why_mode(layer: Layer, mode: str) -> str | None:
         return layer.why
     if "A16" not in mode or not layer.selection:
         return None
-    better = [c for c in layer.selection.rejected if "A8" in _mode_of(c)]
+    better = [c for c in layer.selection.rejected if _quantizes_activations(c)]
     plain = next((k.plain for c in better for k in c.checks
                   if k.verdict != PASS and k.plain), None)
     if plain:
@@ -151,11 +159,13 @@ def why_mode(layer: Layer, mode: str) -> str | None:
     return f"{better[-1].kernel} is out: {decisive.text}" if decisive else None
 
 
-def _mode_of(candidate: Candidate) -> str:
-    """Return A8 for FP8 candidates that quantize activations, by their class name's family."""
-    weight_only = ("Marlin", "Humming")
-    fp8 = "FP8" in candidate.kernel or "Fp8" in candidate.kernel
-    return "A8" if fp8 and not candidate.kernel.startswith(weight_only) else ""
+WEIGHT_ONLY = ("marlin", "humming", "emulation", "w4a16")
+
+
+def _quantizes_activations(candidate: Candidate) -> bool:
+    """Return whether a candidate for FP8 or FP4 weights computes in as many bits, by its name."""
+    name = candidate.kernel.lower()
+    return ("fp8" in name or "fp4" in name) and not any(part in name for part in WEIGHT_ONLY)
 
 
 def error_text(trace: Trace) -> str:

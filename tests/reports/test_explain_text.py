@@ -94,6 +94,32 @@ def test_block_fp8_on_8_9_says_why_it_does_not(quant: str) -> None:
         "is 8.9", SAVES]
 
 
+@pytest.mark.parametrize("name, capability, line", [
+    ("nvfp4", "8.0", "W4A16: weights NVFP4, activations 16-bit, because this GPU (8.0) has no FP4 "
+     "tensor cores"),
+    ("nvfp4", "9.0", "W4A16: weights NVFP4, activations 16-bit, because this GPU (9.0) has no FP4 "
+     "tensor cores"),
+    ("nvfp4", "10.0", "W4A4: weights NVFP4, activations NVFP4"),
+    ("modelopt-nvfp4", "12.0", "W4A4: weights NVFP4, activations NVFP4"),
+    ("nvfp4a16", "10.0", "W4A16: weights NVFP4, activations 16-bit, because the checkpoint "
+     "quantizes weights only"),
+    ("mxfp4", "8.0", "W4A16: weights MXFP4, activations 16-bit, because this GPU (8.0) has no FP4 "
+     "tensor cores"),
+    ("mxfp8", "9.0", "W8A16: weights MXFP8, activations 16-bit, because this GPU (9.0) has no "
+     "tensor cores for MX scales")])
+def test_small_floats_say_why(name: str, capability: str, line: str) -> None:
+    """Humming calls every 4-bit weight W4A16; the words are those of the checkpoint's weights."""
+    assert verdict(None, capability, as_format=name)[0] == f"vLLM 0.32.0   starts   {line}"
+
+
+def test_a_forced_kernel_is_said_to_be_forced() -> None:
+    answer = ask(None, "10.0", as_format="nvfp4a16")
+    told = text(answer, why_not="MarlinNvFp4LinearKernel")
+    assert ("it is not looked at: the engine forces FlashInferCuteDslNvFp4W4A16LinearKernel"
+            in told)
+    assert "Pinned: FlashInferCuteDslNvFp4W4A16LinearKernel" in text(answer, verbose=True)
+
+
 @pytest.mark.parametrize("capability", ["8.6", "9.0"])
 def test_a_weight_only_checkpoint_is_not_the_gpu_s_fault(capability: str) -> None:
     assert verdict("ct-fp8-w8a16", capability) == [
