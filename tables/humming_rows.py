@@ -53,4 +53,10 @@ HUMMING = Field("row", "the activations that Humming's kernels compute with", of
     "weight_schemas": Field("map", "quant_method -> how --quantization humming reads its weights",
                             of=_SCHEMA),
     "input_schemas": Field("map", "quant_method -> how it reads its activations", of=_SCHEMA),
+    "key_dtypes": Field("map", "number format -> what the engine prints of it in a quantization "
+                        "key", of=Field("text", "a dtype")),
+    "key_scales": Field("map", "number format of scales -> what it prints of it",
+                        of=Field("text", "a dtype")),
+    "input_modes": Field("map", "value of InputQuantizationMode -> its member",
+                         of=Field("text", "a name")),
 })

@@ -159,7 +159,7 @@ MOE_FACTS = {
     "quant.weight_key", "quant.act_key", "quant.scheme", "quant.weight_text", "quant.act_text",
     "quant.scheme_text", "quant.alignment", "quant.vllm_cutlass", "quant.block_n", "quant.block_k",
     "quant.layout", "quant.may_have_bias", "quant.may_have_zero_points", "quant.group_scales",
-    "quant.symmetry",
+    "quant.symmetry", "quant.weight_given", "quant.act_given",
 }
 """Facts of experts: dispatch/vllm/experts/facts.py, walk.py, fp8.py, integers.py."""
 

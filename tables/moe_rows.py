@@ -69,6 +69,8 @@ EXPERTS_LIST: Row = {
                        "reason": Field("text", "one rejected class within {reasons}",
                                        required=False),
                    }),
+    "lenient": Field("flag", "whether the method goes on without a class; it also says itself what "
+                     "it computes", required=False),
     "none_type": Field("text", "exception type of none; absent: NotImplementedError",
                        required=False),
     "unsupported_type": Field("text", "exception type of unsupported; absent: ValueError",

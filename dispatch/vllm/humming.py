@@ -38,7 +38,7 @@ def assign(fields: Config, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer; None for embeddings and lm_head, whose configs the
     engine builds all the same."""
     vocab = site.module.split == "vocab"
-    schemas = _schemas(fields, context, site)
+    schemas = schemas_of(fields, context, site)
     made = build(context, site, schemas) if schemas is not None else None
     if vocab:
         return None
@@ -49,7 +49,7 @@ def assign(fields: Config, context: Context, site: Site) -> Assignment | None:
     return linear_of(context, site, made)
 
 
-def _schemas(fields: Config, context: Context, site: Site) -> Schemas | None:
+def schemas_of(fields: Config, context: Context, site: Site) -> Schemas | None:
     """Return what the layer is asked to be, or None for one that stays in 16 bits
     (HummingConfig.get_quant_config_for_layer)."""
     online = _variable(ONLINE, context, site)

@@ -44,11 +44,13 @@ class Weight(NamedTuple):
 
 
 class Input(NamedTuple):
-    """Activations as asked for; dtype None stands for 16 bits."""
+    """Activations as asked for; dtype None stands for 16 bits, `mode` is how their scales are
+    found (humming/config/enum.py:InputQuantizationMode)."""
 
     dtype: str | None = None
     group: int = 0
     scale: str | None = None
+    mode: str | None = None
 
 
 class Asked(NamedTuple):
@@ -82,17 +84,28 @@ def activation(asked: Asked, given: Input, fallback: bool = True) -> str | None:
 
     `fallback` False keeps what was asked for, or fails.
     """
+    found = runtime(asked, given, fallback)
+    return None if found is None else found.dtype or asked.dtype
+
+
+def runtime(asked: Asked, given: Input, fallback: bool = True) -> Input | None:
+    """Return the activations that run, None where loading fails for want of any."""
     if asked.dtype not in SIXTEEN:
         return None
-    if given.dtype is not None and number(given.dtype).bits == 6:
-        given = given._replace(dtype=E4M3)
+    given = eight_bits(given)
     if compatible(asked, given):
         kept = given.dtype or asked.dtype
         if not fallback or number(kept).bits == 16:
-            return kept
+            return given
         if not _slow(kept, asked):
-            return asked.dtype if _grouped_8_bit(asked, given) else kept
+            return Input() if _grouped_8_bit(asked, given) else given
     return _replacement(asked, given) if fallback else None
+
+
+def eight_bits(given: Input) -> Input:
+    """Return the activations with FP8 in place of 6-bit floats."""
+    six = given.dtype is not None and number(given.dtype).bits == 6
+    return given._replace(dtype=E4M3) if six else given
 
 
 def _grouped_8_bit(asked: Asked, given: Input) -> bool:
@@ -102,10 +115,10 @@ def _grouped_8_bit(asked: Asked, given: Input) -> bool:
     return kind.bits == 8 and bool(given.group or asked.weight.group) and not mxfp8
 
 
-def _replacement(asked: Asked, given: Input) -> str | None:
+def _replacement(asked: Asked, given: Input) -> Input | None:
     tried = (given.dtype, *asked.rules["fallbacks"].get(given.dtype, ()), asked.dtype)
-    return next((name for name in tried if name is not None and not _slow(name, asked)
-                 and compatible(asked, _dynamic(name, asked))), None)
+    made = (_dynamic(name, asked) for name in tried if name is not None and not _slow(name, asked))
+    return next((found for found in made if compatible(asked, found)), None)
 
 
 def _dynamic(name: str, asked: Asked) -> Input:
@@ -115,8 +128,8 @@ def _dynamic(name: str, asked: Asked) -> Input:
         return Input(name)
     whole_k, mx = weight.group == 0, weight.group == 32 and weight.scale == E8M0
     if name in (E4M3, E3M4) and asked.capability >= 120 and (whole_k or mx):
-        return Input(name, 32, E8M0)
-    return Input(name, 0, "float32")
+        return Input(name, 32, E8M0, "dynamic_group")
+    return Input(name, 0, "float32", "dynamic_token")
 
 
 def _slow(name: str, asked: Asked) -> bool:

@@ -7,15 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.dispatch.vllm.humming_activation import Asked, Input, activation, number
-from quantplan.dispatch.vllm.humming_schemas import (
-    Fault,
-    Given,
-    Stored,
-    check_tensors,
-    input_schema,
-    weight_schema,
-)
+from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation, number
+from quantplan.dispatch.vllm.humming_inputs import Given, check_tensors, input_schema
+from quantplan.dispatch.vllm.humming_schemas import Fault, Stored, weight_schema
 from quantplan.tables.errors import NotKnownError
 
 Config = Mapping[str, Any]
@@ -59,7 +53,7 @@ def build(context: Context, site: Site, schemas: Schemas) -> Made:
         return Made(stored, input_schema(rules, schemas.given), weights(schemas.forced),
                     input_schema(rules, schemas.forced_given), schemas.fallback)
 
-    return _refusing(made, site)
+    return refusing(made, site)
 
 
 def require_package(context: Context, site: Site) -> None:
@@ -73,7 +67,8 @@ def require_package(context: Context, site: Site) -> None:
                      site.blamed, "utils/humming.py:__getattr__", hint="Install humming-kernels.")
 
 
-def _refusing(step: Callable[[], T], site: Site) -> T:
+def refusing(step: Callable[[], T], site: Site) -> T:
+    """Return what a step returns; what it raises becomes a refusal of the layer."""
     try:
         return step()
     except Fault as fault:
@@ -91,7 +86,7 @@ def linear(context: Context, site: Site, schemas: Schemas) -> Assignment:
 def linear_of(context: Context, site: Site, made: Made) -> Assignment:
     """Return the assignment of a layer whose schemas are built."""
     given = made.forced_given or made.given
-    _refusing(lambda: check_tensors(made.stored, given, site.shard), site)
+    refusing(lambda: check_tensors(made.stored, given, site.shard.n, site.shard.k), site)
     weight = (made.forced or made.stored).weight
     asked = Asked(weight, context.gpu.capability, context.dtype, context.table["humming"])
     name = activation(asked, given.input if given else Input(), made.fallback)
@@ -100,6 +95,11 @@ def linear_of(context: Context, site: Site, made: Made) -> Assignment:
                           "goes with them here, and loading fails")
     bits = number(name).bits
     act = "none" if bits == 16 else "group" if given and given.input.group else "per_token"
+    return Assignment(METHOD, act=act, why=computed(weight, name))
+
+
+def computed(weight: Weight, name: str) -> str:
+    """Return what Humming computes with weights and activations of the format `name`."""
     groups = f" in groups of {weight.group}" if weight.group else ""
-    return Assignment(METHOD, act=act, why=f"Humming W{number(weight.dtype).bits}A{bits}: "
-                      f"{weight.dtype} weights{groups}, {name} activations")
+    return (f"Humming W{number(weight.dtype).bits}A{number(name).bits}: {weight.dtype} weights"
+            f"{groups}, {name} activations")

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.shard import Shard
-from quantplan.dispatch.vllm.humming_activation import Input, Weight
+from quantplan.dispatch.vllm.humming_activation import Weight
 from quantplan.tables.errors import NotKnownError
 
 Config = Mapping[str, Any]
@@ -24,6 +23,22 @@ class Fault(Exception):  # noqa: N818 - the engine's exception, not one of ours
         super().__init__(message)
 
 
+MODEL = "model"
+"""Stands for the dtype that the model is served in."""
+
+
+class Scales(NamedTuple):
+    """The scales of weights: one per group, channel, block or tensor; `rows` of a block, their
+    number format (None: not given), and those of the second level (none, tensor, channel)."""
+
+    kind: str | None = "group"
+    rows: int = 0
+    dtype: str | None = MODEL
+    second: str = "none"
+    hadamard: int = 0
+    fp_zero_point: bool = False
+
+
 class Stored(NamedTuple):
     """Weights as a schema stores them; `grouped` says which dimension of the scales comes first
     where they are divided into groups: k, n, or None for no groups. `late` is raised when the
@@ -33,13 +48,7 @@ class Stored(NamedTuple):
     group: int = 0
     grouped: str | None = None
     late: Fault | None = None
-
-
-class Given(NamedTuple):
-    """Activations as a schema has them; `late` as in `Stored`."""
-
-    input: Input
-    late: Fault | None = None
+    scales: Scales = Scales()
 
 
 def weight_schema(rules: Rules, config: Config) -> Stored:
@@ -47,19 +56,11 @@ def weight_schema(rules: Rules, config: Config) -> Stored:
     method = config["quant_method"]
     if method not in rules["weight_schemas"]:
         raise Fault("ValueError", f"unsupported weight quant_method: {method}".rstrip())
-    found = _fields(rules["weight_schemas"][method], config)
+    found = fields_of(rules["weight_schemas"][method], config)
     return WEIGHTS[method](found)
 
 
-def input_schema(rules: Rules, config: Config | None) -> Given | None:
-    """Return the activations of a layer's config, None where its method has no schema for them."""
-    if config is None or config.get("quant_method") not in rules["input_schemas"]:
-        return None
-    method = config["quant_method"]
-    return INPUTS[method](_fields(rules["input_schemas"][method], config))
-
-
-def _fields(schema: Rules, config: Config) -> dict[str, Any]:
+def fields_of(schema: Rules, config: Config) -> dict[str, Any]:
     """Return the fields of a schema class that a config has, under their own names."""
     aliases = schema.get("aliases", {})
     found = {}
@@ -81,36 +82,27 @@ def _listed(names: list[str]) -> str:
     return ", ".join(quoted[:-1]) + f", and {quoted[-1]}"
 
 
-def check_tensors(stored: Stored, given: Given | None, shard: Shard) -> None:
-    """Raise what making the tensors of one rank raises."""
-    if given is not None and given.late is not None:
-        raise given.late
-    if stored.late is not None:
-        raise stored.late
-    if stored.grouped and stored.group == 0:
-        raise Fault("ZeroDivisionError", "integer division or modulo by zero")
-    if stored.grouped and stored.group < 0:
-        groups = shard.k // stored.group
-        shape = [groups, shard.n] if stored.grouped == "k" else [shard.n, groups]
-        raise Fault("RuntimeError",
-                    f"Trying to create tensor with negative dimension {groups}: {shape}")
-
-
 def _gptq(found: Config) -> Stored:
     weight = Weight(f"uint{found['bits']}", max(found["group_size"], 0), None,
                     not found.get("sym", True))
-    return Stored(weight, found["group_size"], "k")
+    return Stored(weight, found["group_size"], "k", scales=_integer_scales(found))
+
+
+def _integer_scales(found: Config) -> Scales:
+    size = found["group_size"]
+    return Scales("group" if size > 0 else "channel" if size == 0 else None)
 
 
 def _awq(found: Config) -> Stored:
     weight = Weight(f"uint{found['bits']}", max(found["group_size"], 0), None,
                     bool(found.get("zero_point", True)))
-    return Stored(weight, found["group_size"], "k")
+    return Stored(weight, found["group_size"], "k", scales=_integer_scales(found))
 
 
 def _fp8(found: Config) -> Stored:
     block = found.get("weight_block_size")
-    return Stored(Weight("float8e4m3", block[1] if block else 0))
+    return Stored(Weight("float8e4m3", block[1] if block else 0), scales=Scales(
+        "block" if block else "tensor", block[0] if block else 0, "float32"))
 
 
 def _auto_round(found: Config) -> Stored:
@@ -138,7 +130,7 @@ WHOLE_BYTES = ("int-quantized", "float-quantized", "naive-quantized")
 
 
 def _compressed(found: Config) -> Stored:
-    _check_format(found)
+    check_format(found)
     if found.get("actorder") not in (None, "weight", "static"):
         raise Fault("AssertionError", "actorder is not supported by humming")
     late = _compressed_fault(found, found["strategy"])
@@ -146,10 +138,20 @@ def _compressed(found: Config) -> Stored:
     whole = f"uint{found['num_bits']}" if found["type"] == "int" else "float8e4m3"
     dtype, scale = PACKED.get(found["format"], (whole, None))
     weight = Weight(dtype, max(group, 0), scale, not found.get("symmetric", True))
-    return Stored(weight, group, "n" if "group" in found["strategy"] else None, late)
+    return Stored(weight, group, "n" if "group" in found["strategy"] else None, late,
+                  _compressed_scales(found, scale))
 
 
-def _check_format(found: Config) -> None:
+def _compressed_scales(found: Config, scale: str | None) -> Scales:
+    strategy = found["strategy"]
+    if strategy == "block":
+        return Scales("block", int((found.get("block_structure") or (0,))[0]), "float32")
+    return Scales("group" if "group" in strategy else strategy, dtype=scale or MODEL,
+                  second="tensor" if found["format"] == "nvfp4-pack-quantized" else "none")
+
+
+def check_format(found: Config) -> None:
+    """Raise what the constructors of compressed-tensors' schemas raise for another format."""
     if found["format"] not in (*WHOLE_BYTES, "pack-quantized", *PACKED):
         raise Fault("AssertionError")
 
@@ -185,15 +187,16 @@ def _modelopt(found: Config) -> Stored:
              "mxfp8": Weight("float8e4m3", 32, "float8e8m0")}
     if algo not in known:
         raise Fault("ValueError", f"unsupported modelopt algo: {algo}")
-    return Stored(known[algo])
+    return Stored(known[algo], scales=Scales(
+        dtype=known[algo].scale, second="tensor" if algo == "nvfp4" else "none"))
 
 
 def _mxfp4(found: Config) -> Stored:
-    return Stored(Weight("float4e2m1", 32, "float8e8m0"))
+    return Stored(Weight("float4e2m1", 32, "float8e8m0"), scales=Scales(dtype="float8e8m0"))
 
 
 def _bitnet(found: Config) -> Stored:
-    return Stored(Weight("float2e0m1"))
+    return Stored(Weight("float2e0m1"), scales=Scales("tensor"))
 
 
 def _quark(found: Config) -> Stored:
@@ -210,7 +213,10 @@ def _own(found: Config) -> Stored:
     gap = zero and not found.get("is_fp_zero_point") and kind not in ("group", "channel")
     weight = Weight(dtype, max(group, 0) if kind != "tensor" else 0,
                     number_format(scale) if scale else None, zero)
-    return Stored(weight, group, late=Fault("AssertionError") if gap else None)
+    return Stored(weight, group, late=Fault("AssertionError") if gap else None, scales=Scales(
+        kind, int(found.get("weight_scale_group_size_n", 0)),
+        "float32" if kind == "block" else weight.scale, found.get("weight_scale_2_type") or "none",
+        int(found.get("hadamard_block_size", 0)), bool(found.get("is_fp_zero_point"))))
 
 
 def _scale_type(found: Config, group: int) -> str | None:
@@ -253,50 +259,8 @@ def number_format(name: Any) -> str:
     raise Fault("NotImplementedError")
 
 
-def _compressed_input(found: Config) -> Given:
-    _check_format(found)
-    if not found.get("symmetric", True):
-        raise Fault("ValueError", "asymmetric input quantization is not supported by humming")
-    kinds = {("float", 8): "float8e4m3", ("float", 4): "float4e2m1", ("int", 8): "int8",
-             ("int", 4): "int4"}
-    kind, group = (found["type"], found["num_bits"]), found.get("group_size", 0)
-    if kind not in kinds:
-        return Given(Input(), Fault("ValueError", f"unsupported {kind[0]}{kind[1]}"))
-    if group is None:
-        return Given(Input(kinds[kind]), Fault(
-            "TypeError", "'>' not supported between instances of 'NoneType' and 'int'"))
-    return Given(Input(kinds[kind], group))
-
-
-def _fp8_input(found: Config) -> Given:
-    return Given(Input("float8e4m3"))
-
-
-def _modelopt_input(found: Config) -> Given:
-    algo = found["quant_algo"].lower()
-    if algo != "nvfp4":
-        raise Fault("ValueError", f"unsupported modelopt algo: {algo}")
-    return Given(Input("float4e2m1", 16))
-
-
-def _own_input(found: Config) -> Given:
-    dtype, scale = found.get("a_dtype"), found.get("input_scale_dtype")
-    mode = found.get("input_quant_mode")
-    modes = ("none", "static_tensor", "dynamic_token", "dynamic_group",
-             "static_tensor_dynamic_group", "dynamic_group_token")
-    name = number_format(dtype) if dtype is not None else None
-    scaled = number_format(scale) if scale is not None else None
-    if mode is not None and mode not in modes:
-        raise Fault("ValueError", f"{mode!r} is not a valid InputQuantizationMode")
-    return Given(Input(name, int(found.get("input_scale_group_size", 0)), scaled))
-
-
 WEIGHTS: Mapping[str, Callable[[Config], Stored]] = {
     "gptq": _gptq, "awq": _awq, "fp8": _fp8, "auto-round": _auto_round, "auto_round": _auto_round,
     "compressed-tensors": _compressed, "modelopt": _modelopt, "mxfp4": _mxfp4,
     "gpt_oss_mxfp4": _mxfp4, "bitnet": _bitnet, "quark": _quark, "humming": _own,
-}
-INPUTS: Mapping[str, Callable[[Config], Given]] = {
-    "compressed-tensors": _compressed_input, "fp8": _fp8_input, "humming": _own_input,
-    "modelopt": _modelopt_input,
 }

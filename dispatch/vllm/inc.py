@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.trace import Refusal
@@ -52,16 +53,17 @@ def assign(fields: IncFields, context: Context, site: Site) -> Assignment | None
     weightless = site.module.split == "vocab" and site.name != "lm_head"
     plain = None if weightless else Assignment("UnquantizedLinearMethod",
                                                why="16 bits by extra_config or its block")
-    if _plainly_16_bit(fields, site.path):
+    if plainly_16_bit(fields, site.path):
         return plain
     layer = layer_config(fields, context, site)
     if not layer.quantized:
         return plain
-    scheme = _scheme(layer, site)
-    return None if weightless else scheme(layer, context, site)
+    scheme = scheme_of(layer, site)
+    return None if weightless else LINEAR[scheme](layer, context, site)
 
 
-def _plainly_16_bit(fields: IncFields, path: str) -> bool:
+def plainly_16_bit(fields: IncFields, path: str) -> bool:
+    """Return whether extra_config names the layer itself, with 16 bits."""
     names = (path, f"model.{path}")
     return any(fields.extra[name].get("bits", 16) >= 16 for name in names if name in fields.extra)
 
@@ -131,18 +133,19 @@ def _own_group(value: Any, name: str) -> Group:
                                              layer=name)) from None
 
 
-def _scheme(layer: IncLayer, site: Site) -> Any:
-    """Return what makes the assignment (schemes/factory.py:resolve_scheme)."""
+def scheme_of(layer: IncLayer, site: Site) -> str:
+    """Return the scheme class of a layer, or refuse as the engine does when there is none
+    (schemes/factory.py:resolve_scheme)."""
     pair = isinstance(layer.group, tuple)
     if (layer.data_type == "fp" and layer.bits == 8 and layer.sym and pair
             and layer.packing == "auto_round:fp8"):
-        return _fp8
+        return "INCFp8Scheme"
     if "mx_fp" in layer.data_type and layer.bits == 8:
-        return _mxfp8
+        return "INCMxfp8Scheme"
     if layer.data_type == "int":
-        return _integer
+        return "INCWna16Scheme"
     if "mx_fp" in layer.data_type and layer.bits == 4:
-        return _mxfp4
+        return "INCMxfp4Scheme"
     raise refuse("layer assignment", "NotImplementedError",
                  f"No INC scheme found for layer config: {layer}", site.blamed,
                  f"{SCHEMES}/factory.py:resolve_scheme")
@@ -174,7 +177,6 @@ def _mxfp4(layer: IncLayer, context: Context, site: Site) -> Assignment:
 
 
 def _integer(layer: IncLayer, context: Context, site: Site) -> Assignment:
-    gptq_packed = layer.packed_for("gptq")
     low = layer.bits in context.table["inc"]["humming_bits"]
     if isinstance(layer.group, tuple):
         kind, words = ("TypeError", "unsupported operand type(s) for //: 'int' and 'tuple'"
@@ -182,10 +184,14 @@ def _integer(layer: IncLayer, context: Context, site: Site) -> Assignment:
         raise refuse("layer assignment", kind, words, site.path,
                      f"{SCHEMES}/inc_wna16_linear.py:INCWNA16LinearScheme")
     if low:
-        stored = {"quant_method": "gptq" if gptq_packed else "awq", "bits": layer.bits,
-                  "group_size": layer.group, "sym": layer.sym, "zero_point": not layer.sym}
-        return humming_layer.linear(context, site, humming_layer.Schemas(stored))
-    return (_gptq if gptq_packed else _awq)(layer, layer.group, context, site)
+        return humming_layer.linear(context, site, humming_layer.Schemas(integer_config(layer)))
+    return (_gptq if layer.packed_for("gptq") else _awq)(layer, layer.group, context, site)
+
+
+def integer_config(layer: IncLayer) -> dict[str, Any]:
+    """Return what a GPTQ or AWQ checkpoint would say of the layer."""
+    return {"quant_method": "gptq" if layer.packed_for("gptq") else "awq", "bits": layer.bits,
+            "group_size": layer.group, "sym": layer.sym, "zero_point": not layer.sym}
 
 
 def _not_marlin(
@@ -219,3 +225,10 @@ def _awq(layer: IncLayer, group: int, context: Context, site: Site) -> Assignmen
         return Assignment(METHOD, act="none", why=f"plain AWQ, W4A16: {reason}")
     quant = integer_quant(site, str(weight_type), layer.bits, group, True, context.dtype)
     return Assignment(METHOD, None, "mixed_precision", quant, "none")
+
+
+LINEAR: Mapping[str, Callable[[IncLayer, Context, Site], Assignment]] = {
+    "INCFp8Scheme": _fp8, "INCMxfp8Scheme": _mxfp8, "INCWna16Scheme": _integer,
+    "INCMxfp4Scheme": _mxfp4,
+}
+"""Scheme class -> what makes its assignment of a linear layer."""

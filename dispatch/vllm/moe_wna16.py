@@ -9,7 +9,7 @@ from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.trace import EngineError, Refusal
 from quantplan.dispatch.vllm import awq, gptq
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
-from quantplan.dispatch.vllm.fields import Config, names, need
+from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 
 
 class MoeWna16Fields(NamedTuple):
@@ -42,6 +42,12 @@ def read(config: Config, context: Context) -> MoeWna16Fields:
         need(config, "sym")
         return MoeWna16Fields(gptq, config, ())
     need(config, "zero_point")
+    least, capability = context.table["config_classes"]["AutoAWQConfig"]["min_capability"], (
+        context.gpu.capability)
+    if capability < least:
+        raise bad_config("The quantization method moe_wna16 + awq is not supported for the current "
+                         f"GPU. Minimum capability: {least}. Current capability: {capability}.",
+                         "model_executor/layers/quantization/moe_wna16.py:MoeWNA16Config")
     return MoeWna16Fields(awq, config, names(config, "modules_to_not_convert"))
 
 

@@ -12,7 +12,7 @@ from quantplan.dispatch.vllm.ct_schemes import Group, group_facts
 from quantplan.dispatch.vllm.ct_targets import CtFields, group_of
 from quantplan.dispatch.vllm.experts.ct_integers import w4a8_fp8, w4a8_int8, wna16
 from quantplan.dispatch.vllm.experts.fp8 import check_blocks
-from quantplan.dispatch.vllm.experts.mxfp4 import MXFP4
+from quantplan.dispatch.vllm.experts.mxfp4 import MXFP4, fixed_mxfp4
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
 
 FOLDER = "model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe"
@@ -64,10 +64,8 @@ def _mxfp4_fp8(group: Group, experts: Experts) -> Plan:
 
 
 def _mxfp4(group: Group, experts: Experts) -> Plan:
-    flag = experts.context.facts["flag.moe_backend"]
-    asks = flag == "b12x" or flag.startswith("flashinfer_moe_ep")
-    return Plan("CompressedTensorsW4A4Mxfp4MoEMethod", "mxfp4" if asks else "mxfp4_fixed",
-                "kMxfp4Static")
+    return fixed_mxfp4("CompressedTensorsW4A4Mxfp4MoEMethod", ("b12x", "flashinfer_moe_ep"),
+                       experts.context.facts["flag.moe_backend"])
 
 
 def _mxfp8(group: Group, experts: Experts) -> Plan:

@@ -16,6 +16,7 @@ from quantplan.dispatch.vllm.fields import Config
 from quantplan.dispatch.vllm.integers import marlin_input_dtype
 
 SYMMETRY = {True: "symmetric", False: "asymmetric"}
+MARLIN_TILE = 64
 HALVED_MIN = 32
 """moe_wna16.py:MoeWNA16Method.create_weights."""
 AWQ_SOURCE = "model_executor/layers/quantization/auto_awq.py:AutoAWQMoEMethod"
@@ -31,9 +32,11 @@ def integer_facts(
             "quant.may_have_zero_points": zero_points, "quant.group_scales": group_scales}
 
 
-def marlin_fits(experts: Experts, group: int) -> bool:
-    """Return whether Marlin takes the experts' sizes and this group
-    (marlin_utils.py:check_moe_marlin_supports_config)."""
+def marlin_fits(experts: Experts, group: int, padded: bool = True) -> bool:
+    """Return whether Marlin takes the experts' sizes and this group; where tiles are not padded,
+    only whole ones (marlin_utils.py:check_moe_marlin_supports_config)."""
+    if not padded and experts.facts["moe.shard"] % max(MARLIN_TILE, group):
+        return False
     backends = experts.context.table["experts_lists"]["int_wna16"]["backends"]
     rows = next(backend["requires"] for backend in backends if backend["id"] == "MARLIN")
     facts = {**experts.facts, "quant.layout": "AutoGPTQConfig", "quant.group_size": group}
@@ -46,14 +49,18 @@ def awq_plan(fields: awq.AwqFields, experts: Experts) -> Plan:
     if part_named(experts, fields.skipped):
         return unquantized("named in modules_to_not_convert, or stored in 16 bits")
     if not marlin_fits(experts, fields.group):
-        return _wna16_again({**fields.config, "quant_method": "awq"}, experts)
+        return wna16_again({**fields.config, "quant_method": "awq"}, experts)
+    return marlin_awq(fields.group, fields.zero_point)
 
+
+def marlin_awq(group: int, zero_point: bool) -> Plan:
+    """Return the plan of AWQ experts whose sizes Marlin takes."""
     def after(experts: Experts, backend: str | None, name: str) -> None:
-        _check_groups(fields.group, lambda count, groups, rows: (count, groups, rows),
+        _check_groups(group, lambda count, groups, rows: (count, groups, rows),
                       f"{AWQ_SOURCE}.create_weights", experts)
 
     return Plan("AutoAWQMoEMethod", "int_wna16", "kInt4Static", quant=integer_facts(
-        "AutoAWQConfig", fields.group, fields.zero_point, True), after=after)
+        "AutoAWQConfig", group, zero_point, True), after=after)
 
 
 def _check_groups(group: int, shape: Callable[[int, int, int], tuple[int, ...]],
@@ -75,12 +82,11 @@ def gptq_plan(fields: gptq.GptqFields, experts: Experts) -> Plan:
     """Return the plan of experts in a GPTQ checkpoint; the base group decides about Marlin, then
     `dynamic` rules apply. The list of quantized modules is not asked."""
     if not marlin_fits(experts, fields.group):
-        return _wna16_again(fields.config, experts)
+        return wna16_again(fields.config, experts)
     rule = gptq.dynamic_rule(fields.dynamic, experts.prefix)
     if rule is None:
         return unquantized("skipped by a dynamic rule")
     bits, group, sym = gptq.overridden(fields, rule, experts.prefix)
-    weight = "kInt4Static" if bits == 4 else "kInt8Static"
 
     def after(experts: Experts, backend: str | None, name: str) -> None:
         if marlin_input_dtype(experts.context, experts.site) and bits != 8:
@@ -89,8 +95,13 @@ def gptq_plan(fields: gptq.GptqFields, experts: Experts) -> Plan:
                          f"{GPTQ_SOURCE}.create_weights",
                          hint="Unset VLLM_MARLIN_INPUT_DTYPE for 4-bit experts.")
 
-    return Plan("AutoGPTQMoEMethod", "int_wna16", weight, quant=integer_facts(
-        "AutoGPTQConfig", group, not sym, True), after=after)
+    return marlin_gptq(bits, group, sym)._replace(after=after)
+
+
+def marlin_gptq(bits: int, group: int, sym: bool) -> Plan:
+    """Return the plan of GPTQ experts whose sizes Marlin takes."""
+    return Plan("AutoGPTQMoEMethod", "int_wna16", "kInt4Static" if bits == 4 else "kInt8Static",
+                quant=integer_facts("AutoGPTQConfig", group, not sym, True))
 
 
 def wna16_plan(fields: moe_wna16.MoeWna16Fields, experts: Experts) -> Plan:
@@ -102,7 +113,7 @@ def wna16_plan(fields: moe_wna16.MoeWna16Fields, experts: Experts) -> Plan:
     return _wna16(config["bits"], config["group_size"], zero_points, experts)
 
 
-def _wna16_again(config: Config, experts: Experts) -> Plan:
+def wna16_again(config: Config, experts: Experts) -> Plan:
     """Return the plan of experts whose sizes Marlin does not take: the config is read anew as
     MoeWNA16Config."""
     try:

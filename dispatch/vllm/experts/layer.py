@@ -28,9 +28,9 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
     if walked.error:
         raise _refusal(experts, plan, walked.error, walked)
     mode = None
+    if walked.backend and plan.after:
+        plan.after(experts, walked.backend, str(selection.kernel))
     if selection.kernel is not None:
-        if plan.after:
-            plan.after(experts, walked.backend, selection.kernel)
         mode = _mode(plan, walked, {**context.facts, **experts.facts, **plan.quant}, context.table)
     return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
                  method=plan.method, mode=mode, selection=selection,
@@ -46,7 +46,7 @@ def _weights(facts: Facts) -> int:
 
 def _walk(experts: Experts, plan: Plan) -> Walked:
     context = experts.context
-    key = ("experts", plan.list_id, plan.weight, plan.act, *plan.quant.values(),
+    key = ("experts", plan.list_id, plan.weight, plan.act, plan.first_class, *plan.quant.values(),
            *experts.facts.values())
     found = context.walks.get(key)
     if found is None:
@@ -86,9 +86,11 @@ def _why(plan: Plan, walked: Walked, table: Any) -> str | None:
 
 
 def _mode(plan: Plan, walked: Walked, facts: Facts, table: Any) -> str | None:
-    """Return what the chosen class computes, or None when the environment decides its
-    activations."""
+    """Return what the chosen class computes, or None when the environment or the method decides
+    its activations."""
     row = table["experts_classes"][walked.selection.kernel]
+    if table["experts_lists"][plan.list_id].get("lenient"):
+        return None
     if "mode" in row:
         special = (m for m in row.get("mode_when", ())
                    if applies(m["when"], {"quant.weight_key": plan.weight}))

@@ -7,7 +7,10 @@ from typing import Any
 
 from quantplan.dispatch.vllm.experts import (
     compressed_tensors,
+    few,
     fp8,
+    humming,
+    inc,
     integers,
     modelopt,
     online,
@@ -20,7 +23,9 @@ from quantplan.tables.errors import NotKnownError
 PLANS: Mapping[str, Callable[[Any, Experts], Plan]] = {
     "fp8": fp8.plan, "awq": integers.awq_plan, "gptq": integers.gptq_plan,
     "moe_wna16": integers.wna16_plan, "compressed_tensors": compressed_tensors.plan,
-    "modelopt": modelopt.plan, "quark": quark.plan,
+    "modelopt": modelopt.plan, "quark": quark.plan, "humming": humming.plan,
+    "inc": inc.plan, "fbgemm": few.unserved, "torchao": few.unserved, "fp_quant": few.fp_quant,
+    "deepseek_v4": few.deepseek,
 }
 """Config class row `resolves` -> what plans its experts, from the fields that it read."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.vllm.context import refuse
+from functools import partial
+
 from quantplan.dispatch.vllm.experts.fp8 import block_plan, tensor_plan
 from quantplan.dispatch.vllm.experts.ignore import experts_skipped
+from quantplan.dispatch.vllm.experts.mxfp8 import check_mxfp8
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
 from quantplan.dispatch.vllm.modelopt import ModelOptFields, algo_of, codec_of
 
 SOURCE = "model_executor/layers/quantization/modelopt.py"
-MX_BLOCK = 32
 BLOCK_ALIGNMENT = 128
 """modelopt_block_quant.py:ModelOptBlockQuantMoEMethod.maybe_roundup_sizes."""
 
@@ -36,22 +37,11 @@ def plan(fields: ModelOptFields, experts: Experts) -> Plan:
     return found or unquantized(f"{algo} is no algorithm of experts")
 
 
-def _check_mx(experts: Experts, backend: str | None, name: str) -> None:
-    for size, word in (("moe.hidden", "hidden_size"),
-                       ("moe.shard", "intermediate_size_per_partition")):
-        if experts.facts[size] % MX_BLOCK:
-            raise refuse("shapes under TP", "ValueError",
-                         f"MXFP8 MoE requires {word} divisible by {MX_BLOCK}, got "
-                         f"{experts.facts[size]}.", experts.prefix,
-                         f"{SOURCE}:ModelOptMxFp8FusedMoE.create_weights",
-                         hint="Choose another tensor parallel size.")
-
-
 PLANS = {
     "FP8": tensor_plan("ModelOptFp8MoEMethod", "kFp8StaticTensorSym", "kFp8StaticTensorSym"),
     "NVFP4": Plan("ModelOptNvFp4FusedMoE", "nvfp4", "kNvfp4Static", "kNvfp4Dynamic"),
     "W4A16_NVFP4": Plan("ModelOptNvFp4FusedMoE", "nvfp4", "kNvfp4Static", NO_KEY),
     "MXFP8": Plan("ModelOptMxFp8FusedMoE", "mxfp8", "kMxfp8Static", "kMxfp8Dynamic",
-                  after=_check_mx),
+                  after=partial(check_mxfp8, f"{SOURCE}:ModelOptMxFp8FusedMoE")),
 }
 """quant_algo -> plan; the config class of one FP8 algorithm serves experts of all as FP8."""

@@ -12,6 +12,8 @@ from quantplan.dispatch.vllm.experts.order import BackendError, Order, order
 from quantplan.dispatch.vllm.experts.plan import Facts, Plan
 
 Row = Mapping[str, Any]
+WITHOUT = "NONE"
+"""Stands for the backend of experts that the engine builds without a class."""
 SHARED = ("device", "gated", "activation", "scheme", "parallel")
 """What a class that chooses between two parts asks of both
 (experts/fallback.py:FallbackExperts)."""
@@ -136,11 +138,11 @@ def _walked(row: Row, found: Order, tried: list[Tried], asked: Facts, first: boo
     if chosen and first:
         name = chosen.backend["classes"][0]
     others = alternatives(list(candidates[:position]), None)
-    error = None if chosen or others else _error(row, found, tried, asked)
+    error = None if chosen or others or row.get("lenient") else _error(row, found, tried, asked)
     selection = Selection(row["id"], name, candidates, found.steps, others,
                           error.message if error else None)
     if chosen is None:
-        return Walked(selection, error=error)
+        return Walked(selection, WITHOUT if row.get("lenient") else None, error=error)
     return Walked(selection, chosen.backend["id"], chosen.facts["quant.act_key"])
 
 
