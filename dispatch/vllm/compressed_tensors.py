@@ -29,7 +29,7 @@ def read(config: Config, context: Context) -> CtFields:
         if not isinstance(raw, Mapping) or not _is_names(raw.get("targets")):
             raise CheckpointError(f"quantization_config: config_groups: {name}: targets",
                                   wanted="a list of names", found=repr(raw)[:60])
-        if _is_attention_group(raw["targets"]):
+        if not raw["targets"] or _is_attention_group(raw["targets"]):
             continue
         group = _group(raw, name, config.get("format"), formats)
         targets.update(dict.fromkeys(raw["targets"], group))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.fields import bad_config
+from quantplan.dispatch.vllm.torch_dtypes import printed
 from quantplan.tables.errors import CheckpointError
 
 SOURCE = "compressed_tensors 0.17.0 quantization/quant_args.py:QuantizationArgs"
@@ -94,8 +95,8 @@ def read_args(raw: Any, where: str) -> Args | None:
         block_structure=_block(raw.get("block_structure"), where),
         dynamic=_member(raw, "dynamic", where, (bool, str)) or False,
         actorder=_actorder(raw, where),
-        scale_dtype=_typed(raw, "scale_dtype", str, None, where),
-        zp_dtype=_typed(raw, "zp_dtype", str, None, where),
+        scale_dtype=_dtype(raw, "scale_dtype", where),
+        zp_dtype=_dtype(raw, "zp_dtype", where),
         observer=_typed(raw, "observer", str, None, where),
         observer_kwargs=_typed(raw, "observer_kwargs", Mapping, {}, where),
     )
@@ -141,6 +142,14 @@ def _member(raw: Mapping[str, Any], name: str, where: str, kind: Any = str) -> A
 def _actorder(raw: Mapping[str, Any], where: str) -> str | None:
     value = _member(raw, "actorder", where, (bool, str))
     return "group" if value is True else value or None
+
+
+def _dtype(raw: Mapping[str, Any], name: str, where: str) -> str | None:
+    value = _typed(raw, name, str, None, where)
+    found = None if value is None else printed(value)
+    if found is None and value is not None:
+        raise bad_config(f"No such torch dtype `torch.{value.removeprefix('torch.')}`", SOURCE)
+    return found
 
 
 def _group_size(value: int | None) -> int | None:
