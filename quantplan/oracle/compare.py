@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 LAYER_FIELDS = ("module", "method", "scheme", "family", "mode", "n", "k", "attn_backend",
-                "kv_cache_dtype")
+                "kv_cache_dtype", "prefill_backend")
 """Fields of a layer that are compared as they are; kernels and experts have more to say."""
 
 UNTOLD = frozenset({"mode", "family", "attn_backend"})
 """Fields that the engine does not always tell: none is no answer."""
+
+
+SET_OF_NAMES = re.compile(r"(?<={)'[^'{}]*'(?:, '[^'{}]*')*(?=})")
 
 
 class Difference(NamedTuple):
@@ -65,12 +68,17 @@ def _refusals(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[D
             _words(its))
         return
     for field in ("type", "message"):
-        if mine.get(field) != its.get(field):
+        if _ordered(mine.get(field)) != _ordered(its.get(field)):
             yield Difference("", f"error {field}", mine.get(field), its.get(field),
                              mine.get("stage"), mine.get("source"), its.get("source"))
     if its.get("layer") and mine.get("layer") != its["layer"]:
         yield Difference("", "error layer", mine.get("layer"), its["layer"], _words(mine),
                          mine.get("source"), its.get("source"))
+
+
+def _ordered(text: str | None) -> str | None:
+    """Return a message with its sets of names in order: theirs is another in every process."""
+    return text and SET_OF_NAMES.sub(lambda match: ", ".join(sorted(match[0].split(", "))), text)
 
 
 def _words(error: Mapping[str, Any]) -> str | None:
@@ -124,16 +132,19 @@ def _our_reason(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def _choice(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
             ) -> Iterator[Difference]:
     """Yield what differs in the chosen kernel, the kernels turned down, and the reasons why."""
-    if "attn_backend" in engines:
+    if "attn_backend" in engines or "attn_backend" in ours:
         return
-    reasons = dict([*engines["rejected"], *engines.get("experts", {}).get("rejected", ())])
+    experts = engines.get("experts")
+    reasons = dict([*engines["rejected"], *(experts["rejected"] if experts else ())])
     if ours["kernel"] != engines["kernel"]:
         why, source = _why_not(ours, engines["kernel"])
         yield Difference(path, "kernel", ours["kernel"], engines["kernel"], why, source,
                          _reason(reasons, ours["kernel"]))
         return
     mine = {row["kernel"]: row for row in ours["rejected"]}
-    if list(mine) != list(reasons):
+    # Experts of a backend that is passed over as a whole are never asked.
+    told = [kernel for kernel in mine if kernel in reasons] if experts else list(mine)
+    if told != list(reasons):
         yield Difference(path, "rejected", list(mine), list(reasons))
         return
     for kernel, reason in reasons.items():

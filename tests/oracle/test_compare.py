@@ -152,6 +152,16 @@ def test_a_refusal_must_be_in_the_engines_words(field: str) -> None:
     assert (found.field, found.engines) == (f"error {field}", "other")
 
 
+def test_a_set_in_a_message_has_no_order() -> None:
+    ours = ask("awq8", "8.9").to_dict()
+    ours["error"]["message"] = "only support {'a', 'b b', 'c'}."
+    engines = as_engine(ours)
+    engines["error"]["message"] = "only support {'c', 'a', 'b b'}."
+    assert differences(ours, engines) == []
+    engines["error"]["message"] = "only support {'c', 'a'}."
+    assert len(differences(ours, engines)) == 1
+
+
 def test_a_refusal_names_the_engines_layer() -> None:
     def change(engines: Answer) -> None:
         engines["error"]["layer"] = "model.layers.0.mlp.down_proj"

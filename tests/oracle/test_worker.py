@@ -45,6 +45,7 @@ STAND_IN = StandInModule(importlib.util.spec_from_loader("flashinfer", None))  #
     ValueError("Unsupported num_bits = 8."), AssertionError(), KeyError("bits"),
     TypeError("'NoneType' object is not subscriptable"),
     ImportError("Please install torchao>=0.10.0 via `pip install torchao`"),
+    ValueError("unsupported scheme QuantKey(f8e4m3fn,scale(f32,static,GroupShape(1, 128)))"),
     caught(lambda: None.get), caught(lambda: {}["bits"]),
 ], ids=repr)
 def test_what_the_engine_raises_is_its_answer(error: BaseException) -> None:

@@ -121,4 +121,5 @@ def _attention(layer: Any, watch: Watch) -> dict[str, Any]:
         backend, "name", ADDRESS.sub("", str(backend)))
     turned_down = {note.name: note.reason for note in watch.notes if note.kind == "attention"}
     return {"attn_backend": name, "kv_cache_dtype": getattr(layer, "kv_cache_dtype", None),
+            "prefill_backend": name_of(getattr(layer, "prefill_backend", None)),
             "rejected": [list(pair) for pair in turned_down.items()]}

@@ -15,7 +15,7 @@ from quantplan.oracle.worker.stand_ins import STAND_IN, StandIn, StandInModule, 
 OURS: tuple[type, ...] = (Nothing, Group, StandIn, StandInModule, StandInType)
 DEVICE = re.compile(r"Torch not compiled with CUDA|No CUDA GPUs|NVIDIA driver|libcuda|"
                     r"meta tensor|not available for device type meta|Meta' backend|"
-                    r"CUDA error|'_OpNamespace' '\w+' object has no attribute")
+                    r"CUDA error|'_OpNamespace' '\w+' object has no attribute|register_meta")
 NO_CODE = re.compile(r"does not appear to have a file named \S+\.py|trust_remote_code|"
                      r"can be inspected|failed to be inspected")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -77,7 +77,7 @@ def _of_a_stand_in(error: BaseException, text: str) -> str | None:
             return f"the stand-in for a GPU machine lacks {error.name}"
         if isinstance(error.obj, ModuleType) and getattr(error.obj, "__file__", None) is None:
             return f"the compiled module {error.obj.__name__} is not loaded"
-    met = f"{STAND_IN}." in text or any(kind.__name__ in text for kind in OURS)
+    met = f"{STAND_IN}." in text or StandIn.__name__ in text
     return f"it met a stand-in for a package: {text[:LONGEST]}" if met else None
 
 
