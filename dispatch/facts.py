@@ -50,6 +50,15 @@ class Checkpoint:
         return "<model>" if self.origin == "mapping" else self.name
 
     @property
+    def served_config(self) -> Mapping[str, Any]:
+        """Return config.json, with hf_quant_config.json as its quantization_config where it has
+        none (vLLM transformers_utils/config.py:get_config)."""
+        side = self.side_files.get("hf_quant_config.json")
+        if side is None or self.config.get("quantization_config") is not None:
+            return self.config
+        return {**self.config, "quantization_config": side}
+
+    @property
     def text_config(self) -> Mapping[str, Any]:
         """Return the language model's part of the config: `text_config` of wrappers, else all."""
         text = self.config.get("text_config")

@@ -3,7 +3,7 @@ group, block, symmetry. What no layout describes is named, never approximated.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -238,7 +238,7 @@ def _ct_small(  # noqa: PLR0917 - the four facts of a format, then what every re
     return WeightFormat(layout, bits, group, features=frozenset([STATIC] if scaled else []))
 
 
-_CT_READERS = {
+_CT_READERS: Mapping[tuple[str, str], Callable[[Config, Any], WeightFormat | None]] = {
     ("float-quantized", "float"): _ct_float, ("naive-quantized", "float"): _ct_float,
     ("int-quantized", "int"): _ct_int, ("naive-quantized", "int"): _ct_int,
     ("pack-quantized", "int"): _ct_pack,

@@ -149,13 +149,14 @@ def make_budget(
     """
     _check(memory_bytes, utilization, tp)
     weights = weigh(checkpoint, structure, tp=tp, dtype=dtype, quantized=quantized)
-    kv = kv_line(checkpoint.config, structure, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
+    config = checkpoint.served_config
+    kv = kv_line(config, structure, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     linear, other = count_parameters(structure)
     engine = engine_memory(memory_bytes, utilization, memory_kind)
     memory = BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", memory_source,
                         memory_kind)
     others = what_if(structure, engine.bytes, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
-    notes = (*weights.notes, *kv_notes(checkpoint.config))
+    notes = (*weights.notes, *kv_notes(config))
     return Budget(checkpoint.name, structure.architecture, tp, dtype, memory, engine, utilization,
                   linear, other, weights, kv, others, notes)
 

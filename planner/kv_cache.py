@@ -58,10 +58,22 @@ def resolved_kv_dtype(config: Config, requested: str) -> str:
     from quantplan.dispatch.vllm.modelopt_config import kv_cache_dtype
 
     section = quantization_config(config) or {}
-    method = str(section.get("quant_method", ""))
+    method = _method(section)
     scheme = section.get("kv_cache_scheme") if method == "compressed-tensors" else None
     own = kv_cache_dtype(load_engine("vllm"), section, method)
     return kv_dtype(requested, scheme, own)
+
+
+def _method(section: Config) -> str:
+    """Return the quant_method of a config, "" where the engine refuses to name one."""
+    from quantplan.dispatch.trace import Refusal
+    from quantplan.dispatch.vllm.quant_config import producer_method
+
+    try:
+        named = producer_method(load_engine("vllm"), section)
+    except Refusal:
+        return ""
+    return named or str(section.get("quant_method", ""))
 
 
 def _row(name: str) -> Mapping[str, Any]:

@@ -56,7 +56,7 @@ def _format(
 ) -> tuple[WeightFormat | None, str, NotKnownError | None]:
     """Return the format, its title, and the refusal to repeat if a module has no tensors."""
     try:
-        weights = read_format(checkpoint.config)
+        weights = read_format(checkpoint.served_config)
     except NotKnownError as error:
         return None, f"{error.what.removeprefix('weight format: ')}, as stored", error
     return weights, format_title(weights, dtype), None

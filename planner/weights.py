@@ -59,7 +59,7 @@ def weigh(
         from quantplan.planner.stored import weigh_stored
 
         return weigh_stored(checkpoint, structure, tp, dtype)
-    weights = read_format(checkpoint.config)
+    weights = read_format(checkpoint.served_config)
     lines = weigh_sizes(structure, weights, tp, dtype, quantized)
     notes = _ignored(weights) if quantized is None else ()
     return Weights(lines, format_title(weights, dtype), CONFIG, notes)

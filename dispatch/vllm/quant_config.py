@@ -56,7 +56,7 @@ def method_of(table: Table, checkpoint: Checkpoint, config: Config, place: str) 
     """
     method = config.get("quant_method", "")
     if place in PRODUCER_PLACES:
-        method = _of_producer(table["producers"], config) or method
+        method = producer_method(table, config) or method
     if not isinstance(method, str):
         raise CheckpointError(f"{place}: quant_method", wanted="text", found=repr(method)[:60])
     name = method.lower().replace("compressed_tensors", "compressed-tensors")
@@ -67,8 +67,10 @@ PRODUCER_PLACES = ("quantization_config", "hf_quant_config.json", "text_config.q
 """Where a producer's name counts: not in a compression_config."""
 
 
-def _of_producer(known: Mapping[str, Any], config: Config) -> str | None:
-    """Return the method that a ModelOpt export stands for, whatever its quant_method says."""
+def producer_method(table: Table, config: Config) -> str | None:
+    """Return the method that a ModelOpt export stands for, whatever its quant_method says; None
+    for other configs. Refuses an unknown algorithm."""
+    known = table["producers"]
     producer, inner = config.get("producer"), config.get("quantization")
     named = isinstance(producer, Mapping) and producer.get("name") == known["name"]
     if not isinstance(inner, Mapping) or not (named or known["legacy"] in inner):

@@ -206,3 +206,16 @@ def test_the_length_in_the_hint_is_enough() -> None:
 def test_a_window_that_is_switched_off_does_not_hide_it() -> None:
     off = {**LLAMA_8B, "sliding_window": 4096, "use_sliding_window": False}
     assert len(told(off, "24GiB")) == 1
+
+
+# ModelOpt's own file.
+
+
+def test_hf_quant_config_says_how_weights_and_kv_cache_are_stored() -> None:
+    """transformers_utils/config.py:get_config: the file stands for quantization_config."""
+    side = {"producer": {"name": "modelopt"}, "quantization": {
+        "quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    found = budget(LLAMA_8B, gpu_mem="80GiB", side_files={"hf_quant_config.json": side}).to_dict()
+    assert {line["name"]: line["formula"] for line in found["weights"]["lines"]}[
+        "linear weights"] == "6,979,321,856 x 8 bits"
+    assert found["kv_cache"]["per_token"]["bytes"] == 2 * 32 * 8 * 128
