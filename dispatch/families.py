@@ -38,7 +38,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
         tuple(family.get("hidden_act", ())), family["source"],
         window if types is None or set(types) == {"sliding_attention"} else None,
         types, config.get("max_window_layers", family.get("max_window_layers")),
-        bool(family.get("complete")), read_renames(family.get("renames", ())),
+        bool(family.get("complete")), "config" in family, read_renames(family.get("renames", ())),
         tuple(family.get("replaced", ())), family.get("mapper", True),
     )
 

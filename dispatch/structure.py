@@ -105,7 +105,7 @@ class Structure(NamedTuple):
     """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'.
 
     `complete` says that every weight of the model is a leaf of a module, `mapped` that the class
-    has a mapper, whether or not it renames anything.
+    has a mapper, whether or not it renames anything, `wrapper` that the class reads text_config.
     """
 
     architecture: str
@@ -123,6 +123,7 @@ class Structure(NamedTuple):
     layer_types: tuple[str, ...] | None = None
     max_window_layers: int | None = None
     complete: bool = False
+    wrapper: bool = False
     renames: tuple[Renames, ...] = ()
     replaced: tuple[Mapping[str, Any], ...] = ()
     mapped: bool = True

@@ -98,7 +98,7 @@ class Layer(NamedTuple):
 
     `moe_backend` is the backend of routed experts (UNKNOWN where facts that are not known decide),
     None for other layers; `weights` counts their weights on one rank. `note` is what is known to
-    come of it later.
+    come of it later. `asked` is how the checkpoint wants activations quantized.
     """
 
     path: str
@@ -118,6 +118,7 @@ class Layer(NamedTuple):
     moe_backend: str | None = None
     weights: int = 0
     note: Finding | None = None
+    asked: str | None = None
 
     @property
     def kernel(self) -> str | None:

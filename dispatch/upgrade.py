@@ -13,7 +13,7 @@ from quantplan.tables.table_diff import Difference
 Told = dict[tuple[str, str], dict[str, Any]]
 """(subject, name) -> what a trace says of it; the name of a layer is its path."""
 
-UNTOLD = ("path", "module", "layer_index", "selection", "why")
+UNTOLD = ("path", "module", "layer_index", "selection", "why", "asked")
 
 
 class Change(NamedTuple):

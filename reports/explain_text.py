@@ -230,12 +230,18 @@ def _findings(trace: Trace) -> str:
     lines = []
     told = next((f for f in trace.findings if f.severity == "error" and not trace.error), None)
     for finding in trace.findings:
-        if finding is told or finding.id == "hypothetical":
+        if finding is told or finding.id in _in_the_head(trace):
             continue
         lines.append(f"  {finding.severity}: {finding.message} [{finding.stage}]")
         if finding.hint:
             lines.append(f"    next: {finding.hint}")
     return "\n".join(lines)
+
+
+def _in_the_head(trace: Trace) -> tuple[str, ...]:
+    """Return the findings that the head has told: the one mode of all quantized layers is there."""
+    modes = {layer.mode for layer in trace.layers if layer.kernel and layer.mode}
+    return ("hypothetical", "weight-only") if len(modes) == 1 else ("hypothetical",)
 
 
 def _why_not(trace: Trace, kernel: str) -> str:

@@ -57,8 +57,9 @@ def _fp8_w8a16(row: Row, group: Group, context: Context, site: Site) -> Assignme
     granularity = "block128x128" if weights.strategy == "block" else str(weights.strategy)
     why = "the checkpoint quantizes weights only" if group.inputs is None else (
         f"this GPU ({context.gpu.capability_text}) has no FP8 tensor cores")
-    return Assignment(METHOD, None, "w8a16_fp8", fp8.scale_quant(granularity, "tensor", static),
-                      "none", why=why)
+    quant = fp8.scale_quant(granularity, "tensor", static)
+    asked = "none" if group.inputs is None else "static" if static else "per_token"
+    return Assignment(METHOD, None, "w8a16_fp8", quant, asked, why=why)
 
 
 def _int8(row: Row, group: Group, context: Context, site: Site) -> Assignment:

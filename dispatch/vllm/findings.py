@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import Finding, Layer
-from quantplan.dispatch.vllm import attention_findings, environment_findings
-from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
+from quantplan.dispatch.vllm import attention_findings, environment_findings, numerics
+from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.dispatch.vllm.forward import failing_forwards, tied_lm_head
 from quantplan.dispatch.vllm.humming_findings import humming_without_activations
@@ -42,7 +42,7 @@ def bfloat16_worker(context: Context, layers: Layers) -> Iterator[Finding]:
 
 def text_config_unread(context: Context, layers: Layers) -> Iterator[Finding]:
     """A text_config beside a text-only architecture: its config class does not unfold it."""
-    if context.checkpoint.config.get("text_config") is not None:
+    if context.checkpoint.config.get("text_config") is not None and not context.structure.wrapper:
         yield Finding("config fields", "error", "text-config-of-a-text-model",
                       "The text_config extracted from the model config does not have "
                       "`num_attention_heads` attribute. This indicates a mismatch between the "
@@ -75,20 +75,6 @@ def int8_on_blackwell(context: Context, layers: Layers) -> Iterator[Finding]:
             "Pass --linear-backend triton, or set VLLM_DISABLED_KERNELS="
             "CutlassInt8ScaledMMLinearKernel.",
             "text in the wheel's _C; vllm-project/vllm#54311")
-
-
-def block_fp8_weight_only(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Block FP8 on a GPU with FP8 tensor cores that still lands on Marlin."""
-    hit = next((x for x in layers if x.selection and x.selection.family == "fp8_block_w8a8"
-                and x.mode == "W8A16_fp8"), None)
-    chosen = context.deployment.backend_of("fp8_block_w8a8") != "auto"
-    if hit and not chosen and context.gpu.capability >= FP8_TENSOR_CORES_MIN:
-        yield Finding(
-            "mode and numerics", "warning", "block-fp8-weight-only",
-            f"block FP8 runs weight-only ({hit.kernel}) although {context.gpu.capability_text} "
-            "has FP8 tensor cores: no W8A8 block kernel ahead of it in the list accepts it",
-            "--linear-backend triton selects TritonFp8BlockScaledMMKernel (W8A8).",
-            "model_executor/kernels/linear/__init__.py:_POSSIBLE_FP8_BLOCK_KERNELS")
 
 
 def split_groups(context: Context, layers: Layers) -> Iterator[Finding]:
@@ -173,7 +159,7 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 RULES: tuple[Rule, ...] = (
     unread_quantization, text_config_unread, bfloat16_worker, float16_fallback, humming_float32,
     humming_without_activations,
-    no_machine_code, int8_on_blackwell, block_fp8_weight_only, split_groups, merged_block,
+    no_machine_code, int8_on_blackwell, split_groups, merged_block,
     failing_forwards, tied_lm_head, unread_exclusions, assumed_routers, layer_notes,
-    *environment_findings.RULES, *attention_findings.RULES,
+    *numerics.RULES, *environment_findings.RULES, *attention_findings.RULES,
 )

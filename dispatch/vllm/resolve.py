@@ -210,7 +210,8 @@ def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]
     mode, act = mode_of(row, context.table, {**facts, **assignment.quant}, assignment.act)
-    return _layer(site, assignment._replace(act=act), selection, mode)
+    return _layer(site, assignment._replace(act=act), selection, mode)._replace(
+        asked=assignment.act)
 
 
 def _select(

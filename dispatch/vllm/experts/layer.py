@@ -35,7 +35,8 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
     return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
                  method=plan.method, mode=mode, selection=selection,
                  why=plan.why or _why(plan, walked, context.table),
-                 moe_backend=walked.backend or UNKNOWN, weights=_weights(experts.facts))
+                 moe_backend=walked.backend or UNKNOWN, weights=_weights(experts.facts),
+                 asked=None if plan.act == NO_KEY else plan.act)
 
 
 def _weights(facts: Facts) -> int:
