@@ -1,8 +1,8 @@
 """What a user of vLLM 0.32.0 needs to hear in cases that users reported.
 
 public_cases.jsonl: `source` is the public report, `config` and `ask` its model (cut to a few
-layers) and flags, `expect` what vLLM 0.32.0's own selection answers to it (outcome, error, kernel and mode
-per module path), and the findings that say what the engine does not.
+layers) and flags, `expect` what vLLM 0.32.0's own selection answers to it (outcome, error, kernel
+and mode per module path), and the findings that say what the engine does not.
 """
 
 from __future__ import annotations
