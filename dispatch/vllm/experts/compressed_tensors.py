@@ -28,7 +28,8 @@ def plan(fields: CtFields, experts: Experts) -> Plan:
     if LINEAR in targets and EXPERTS not in targets:
         fields = fields._replace(targets={**targets, EXPERTS: targets[LINEAR]})
     names = experts.site.module.facts.get("names", PROJECTIONS)
-    found = [group_of(fields, experts.context, f"{experts.prefix}.0.{name}", EXPERTS)
+    module = experts.site.module.module
+    found = [group_of(fields, experts.context, f"{experts.prefix}.0.{name}", module)
              for name in names]
     group, ignored = found[-1]
     if any(other != group for other, _ in found):
