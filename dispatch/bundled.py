@@ -15,11 +15,18 @@ MOST_SUGGESTIONS = 3
 
 @cache
 def bundled_models() -> tuple[Mapping[str, Any], ...]:
-    """Return every bundled model's row, in the order of the tables.
+    """Return every bundled model's row, in the order of the tables, `config` as the file has it.
 
     Raises TableError when a table under tables/models/ breaks its schema.
     """
-    return tuple(row for file in MODEL_FILES for row in read_table(f"models/{file}")["models"])
+    return tuple({**row, "config": _as_the_file(row["config"])}
+                 for file in MODEL_FILES for row in read_table(f"models/{file}")["models"])
+
+
+def _as_the_file(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row's config with its further keys among the others."""
+    named = {key: value for key, value in config.items() if key != "more"}
+    return {**named, **config.get("more", {})}
 
 
 def bundled_checkpoint(name: str) -> Checkpoint | None:

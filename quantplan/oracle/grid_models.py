@@ -19,6 +19,9 @@ FEWEST_LAYERS = 2
 FEWEST_PATTERN_LAYERS = 4
 """Layers of a model whose layers are of several kinds."""
 
+LAYER_LIST = "layers_block_type"
+"""A list of the layers' kinds that stands for num_hidden_layers in newer Nemotron-H configs."""
+
 PER_KIND = ("first_k_dense_replace", "num_hash_layers", "max_window_layers")
 """Config fields that count the layers of a kind: one of them stays."""
 
@@ -41,13 +44,14 @@ def cut(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config with few layers, as its lists and patterns per layer begin."""
     short = deepcopy(dict(config))
     text = text_part(short)
-    layers = text.get("num_hidden_layers")
-    if not isinstance(layers, int):
+    layers = text.get("num_hidden_layers") or len(text.get(LAYER_LIST) or ())
+    if not isinstance(layers, int) or not layers:
         return short
     lists = [name for name, value in text.items()
              if isinstance(value, (list, str)) and len(value) == layers > 1]
     fewest = min(layers, FEWEST_PATTERN_LAYERS if lists else FEWEST_LAYERS)
-    text["num_hidden_layers"] = fewest
+    if "num_hidden_layers" in text:
+        text["num_hidden_layers"] = fewest
     for name in lists:
         text[name] = text[name][:fewest]
     for name in PER_KIND:

@@ -67,19 +67,26 @@ def structure_of(name: str) -> Structure:
 def parameters_count(structure: Structure) -> int:
     """Return the weights and biases of all modules, a tied lm_head counted once."""
     return sum(
-        _module_count(module) * (structure.num_layers if module.per_layer else 1)
+        _module_count(module) * (len(module.layers) if module.per_layer else 1)
         for module in structure.modules
         if not (structure.tied and module.path == "lm_head")
     )
 
 
 def _module_count(module: Module) -> int:
+    if module.kind == "experts":
+        facts = module.facts
+        matrices = 3 if facts["gated"] else 2
+        return int(facts["experts"] * facts["hidden"] * facts["intermediate"] * matrices)
     return sum(leaf.n * (leaf.k or 1) + (leaf.n if module.bias else 0) for leaf in module.leaves)
 
 
 @pytest.mark.parametrize("row", bundled_models(), ids=ALL_IDS)
 def test_table_count_follows_from_the_structure(row: Mapping[str, Any]) -> None:
-    assert parameters_count(structure_of(row["id"])) == row["parameters_count"]
+    """Norms and vectors of an incomplete family's layers are up to 0.04 % of its weights."""
+    structure = structure_of(row["id"])
+    missing = row["parameters_count"] - parameters_count(structure)
+    assert missing == 0 if structure.complete else 0 < missing < row["parameters_count"] / 2500
 
 
 @pytest.mark.parametrize(("name", "count"), PUBLISHED_PARAMETERS.items(),

@@ -177,7 +177,9 @@ def test_every_bundled_model_has_a_family() -> None:
     for row in bundled_models():
         checkpoint = bundled_checkpoint(str(row["id"]))
         assert checkpoint is not None
-        assert model_structure(checkpoint).num_layers == checkpoint.config["num_hidden_layers"]
+        config = checkpoint.config
+        layers = config.get("num_hidden_layers") or len(config["layers_block_type"])
+        assert model_structure(checkpoint).num_layers == layers
 
 
 def test_a_model_type_leads_to_an_architecture_of_its_own_row() -> None:

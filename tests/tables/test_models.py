@@ -50,7 +50,8 @@ BROKEN: dict[Callable[..., Any], tuple[list[ModelEntry], str]] = {
     model_laws.law_heads_divide: (
         reconfigured(num_key_value_heads=5), "num_key_value_heads: 5 does not divide 32"),
     model_laws.law_quantized_count_is_computed: (
-        changed(parameters_kind="computed"), "parameters_kind: computed; quantized: False"),
+        reconfigured(quantization_config={"quant_method": "fp8"}),
+        "parameters_kind: published, though the repository is quantized"),
     model_laws.law_quantization_names_its_method: (
         reconfigured(quantization_config={"bits": 4}), "quantization_config: no quant_method"),
     model_laws.law_id_tells_the_size: (
@@ -93,11 +94,13 @@ def test_a_second_row_of_one_repository_is_refused() -> None:
         "already the one of llama-3.1-8b"]
 
 
-def test_unread_source_and_nameless_size_are_refused() -> None:
+def test_an_unread_source_is_refused() -> None:
     assert list(model_laws.law_source_names_the_hub(changed(read_in=[]))) == [
         "tables/models/llama-3.yaml: models[llama-3.1-8b]: read_in: names no place"]
-    assert list(model_laws.law_id_tells_the_size(changed(id="llama-3.1"))) == [
-        "tables/models/llama-3.yaml: models[llama-3.1]: id: names no size in billions"]
+
+
+def test_an_id_without_a_size_has_none_to_tell() -> None:
+    assert list(model_laws.law_id_tells_the_size(changed(id="llama-3.1"))) == []
 
 
 def test_absent_head_dim_must_follow_from_hidden_size() -> None:
