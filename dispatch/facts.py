@@ -101,6 +101,7 @@ class Deployment:
     tp: int = 1
     dtype: str = "auto"
     quantization: str | None = None
+    quantization_config: Mapping[str, Any] | None = None
     kv_cache_dtype: str = "auto"
     linear_backend: str = "auto"
     linear_backend_per_quant: Mapping[str, str] | None = None

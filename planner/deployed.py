@@ -120,7 +120,7 @@ def _online(
     checkpoint: Checkpoint, table: Mapping[str, Any], requested: str | None
 ) -> Checkpoint:
     """Return the checkpoint as --quantization leaves it in memory."""
-    online = {name: row for name, row in table["online_methods"].items() if row["linear"] != "none"}
+    online = {name: row for name, row in table["online_methods"].items() if "linear" in row}
     own, _ = quantization_config(checkpoint)
     if requested is None or own is not None or requested not in online:
         return checkpoint

@@ -46,6 +46,7 @@ def explain(
     tp: int = 1,
     dtype: str | None = None,
     quantization: str | None = None,
+    quantization_config: Mapping[str, Any] | None = None,
     kv_cache_dtype: str | None = "auto",
     env: Mapping[str, str] | None = None,
     libs: Mapping[str, bool | str | None] | None = None,
@@ -78,7 +79,8 @@ def explain(
     """
     checked(model=model, engine=engine, engine_version=engine_version, gpu=gpu,
             capability=capability, dtype=dtype, quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype, env=env, libs=libs, linear_backend=linear_backend,
+            quantization_config=quantization_config, kv_cache_dtype=kv_cache_dtype, env=env,
+            libs=libs, linear_backend=linear_backend,
             linear_backend_per_quant=linear_backend_per_quant, moe_backend=moe_backend,
             enable_expert_parallel=enable_expert_parallel,
             tensors=tensors, side_files=side_files, revision=revision,
@@ -91,6 +93,7 @@ def explain(
                             as_format=as_format)
     deployment = Deployment(
         tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
+        quantization_config=quantization_config,
         kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=backend_name(linear_backend),
         linear_backend_per_quant=linear_backend_per_quant,
         moe_backend=backend_name(moe_backend), expert_parallel=enable_expert_parallel,

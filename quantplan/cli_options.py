@@ -53,6 +53,8 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--kv-cache-dtype-skip-layers", multiple=True, metavar="LAYER",
                      help="Repeatable: a layer index, or sliding_window."),
         click.option("--attention-config", metavar="JSON", help="As the engine's flag."),
+        click.option("--quantization-config", metavar="JSON", help="As the engine's flag: what to "
+                     "quantize while the checkpoint loads."),
         click.option("--attention-backend", metavar="NAME", help="As the engine's flag."),
         click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
                      help="Data parallel size."),

@@ -98,6 +98,8 @@ def asked_of(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**asked, "env": pairs(options["env"], "--env", "KEY=VALUE"),
             "libs": library_states(options["libs"]),
             "attention_config": _object(options["attention_config"], "--attention-config"),
+            "quantization_config": _object(options["quantization_config"],
+                                           "--quantization-config"),
             "linear_backend_per_quant": pairs(
                 options["linear_backend_per_quant"], "--linear-backend-per-quant",
                 "FAMILY=NAME") or None}

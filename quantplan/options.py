@@ -128,7 +128,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "gpu_memory_utilization": ("a number", _number),
     **dict.fromkeys(("env", "linear_backend_per_quant"), ("a mapping of text to text", _texts)),
     "libs": ("a mapping of text to true, false, 'installed' or None", _states),
-    "attention_config": ("a mapping of names", _named),
+    **dict.fromkeys(("attention_config", "quantization_config"), ("a mapping of names", _named)),
     "kv_cache_dtype_skip_layers": ("a list of text", _names),
     "block_size": ("a whole number from 1 up", _count),
     "tensors": ("a mapping of names", _named),

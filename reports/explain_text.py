@@ -50,6 +50,8 @@ def question(shown: Shown) -> str:
              f"tp {deployment.tp}", shown.trace.dtype]
     if deployment.quantization:
         words.append(f"--quantization {deployment.quantization}")
+    words += [f"--quantization-config {name}={value}"
+              for name, value in (deployment.quantization_config or {}).items()]
     if deployment.kv_cache_dtype != "auto":
         words.append(f"--kv-cache-dtype {deployment.kv_cache_dtype}")
     if deployment.linear_backend != "auto":

@@ -75,7 +75,9 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
     return {
         "tp": deployment.tp, "dtype": trace.dtype, "dtype_requested": deployment.dtype,
-        "quantization": deployment.quantization, "kv_cache_dtype": deployment.kv_cache_dtype,
+        "quantization": deployment.quantization,
+        "quantization_config": dict(deployment.quantization_config or {}),
+        "kv_cache_dtype": deployment.kv_cache_dtype,
         "linear_backend": deployment.linear_backend,
         "linear_backend_per_quant": dict(deployment.linear_backend_per_quant or {}),
         "moe_backend": deployment.moe_backend,

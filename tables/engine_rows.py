@@ -13,6 +13,7 @@ from quantplan.tables.load import read_table
 from quantplan.tables.method_rows import METHODS
 from quantplan.tables.modelopt_rows import modelopt
 from quantplan.tables.moe_rows import MOE_FIELDS, MOE_KEYED, whole_rows
+from quantplan.tables.online_rows import ONLINE
 from quantplan.tables.overlay import CHANGE
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
@@ -118,6 +119,7 @@ ENGINE_DOCUMENT: Row = {
     "removed_environment": Field("list", "variables that older versions read and this one "
                                  "ignores", of=Field("text", "the variable")),
     **METHODS,
+    **ONLINE,
     "compressed_tensors": COMPRESSED_TENSORS,
     "schemes": Field("list", "compressed-tensors scheme classes, in the engine's order",
                      of=SCHEME),
@@ -173,7 +175,8 @@ OVERLAY_DOCUMENT: Row = {
 """A file of a version that extends another one."""
 
 KEYED = ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
-         "config_classes", "schemes", "quark_schemes", "families", "kernels", *MOE_KEYED)
+         "online_keys", "config_classes", "schemes", "quark_schemes", "families", "kernels",
+         *MOE_KEYED)
 
 
 @cache

@@ -28,10 +28,10 @@ CONFIG_CLASS: Row = {
     "renamed": Field("map", "fields of dispatch/vllm whose names apply_vllm_mapper makes the "
                      "engine's -> names, or paths when class names and re: stay", required=False,
                      of=Field("text", "what they hold", choices=("names", "paths"))),
-    "resolves": Field("text", "the module of dispatch/vllm that answers for it, or none",
+    "resolves": Field("text", "the module of dispatch/vllm that answers for it",
                       choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
                                "modelopt", "quark", "inc", "humming", "torchao", "fbgemm",
-                               "fp_quant", "deepseek_v4", "experts_only", "none")),
+                               "fp_quant", "deepseek_v4", "experts_only")),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -43,12 +43,6 @@ METHODS: Row = {
     "methods_source": Field("text", "engine file:symbol"),
     "deprecated_methods": Field("list", "names behind --allow-deprecated-quantization",
                                 of=Field("text", "a method")),
-    "online_methods": Field("list", "names that quantize a 16-bit checkpoint at load time", of={
-        "id": Field("text", "the name"),
-        "linear": Field("text", "the linear method class, or none when linears stay 16-bit"),
-        "experts": Field("text", "the method class of experts"),
-        "source": Field("text", "engine file:symbol"),
-    }),
     "overrides": Field("list", "override_quantization_method hooks that can answer, in order",
                        of={
                            "id": Field("text", "the method whose hook it is"),

@@ -94,6 +94,7 @@ def keys_are_known(engine: Engine) -> Iterator[str]:
               if "act" in backend]
     named += [("experts_modes", key) for row in engine["experts_modes"]
               for key in (*row["weights"], *row["act"])]
+    named += [("online_keys", row["id"]) for row in engine["online_keys"]]
     yield from (f"{where}: no quant key {key}" for where, key in named if key not in keys)
 
 

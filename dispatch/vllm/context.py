@@ -62,7 +62,8 @@ class Assignment(NamedTuple):
     `family` None means no kernel list (unquantized, or a method with one fixed path, whose `mode`
     is given). `quant` are the facts that the family's requirements read. `otherwise` makes
     what is asked for when no kernel takes this; `late` refuses what is refused once a kernel is
-    known; `note` is what is known to come of it later.
+    known; `note` is what is known to come of it later; `source` is what the checkpoint has made of
+    a layer that is quantized again.
     """
 
     method: str
@@ -75,6 +76,7 @@ class Assignment(NamedTuple):
     otherwise: Callable[[], Assignment] | None = None
     late: Callable[[], None] | None = None
     note: Finding | None = None
+    source: Assignment | None = None
 
 
 def base_facts(

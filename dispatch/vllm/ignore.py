@@ -98,11 +98,16 @@ def is_ignored(path: str, entries: tuple[str, ...], packed: Packed) -> bool:
         return False
     verdicts = [patterns.match(path.replace(name, leaf)) for leaf in packed[name]]
     if any(verdicts) and not all(verdicts):
-        raise refuse("layer assignment", "ValueError",
-                     f"Found different quantization schemes for the shards of {path}. vLLM "
-                     "requires all to use the same scheme.", path, SCHEME_SOURCE,
-                     hint="Ignore every leaf of the fused layer, or none.")
+        raise different_schemes(path)
     return all(verdicts)
+
+
+def different_schemes(path: str) -> Exception:
+    """Return the refusal of a fused layer of which only some leaves are ignored."""
+    return refuse("layer assignment", "ValueError",
+                  f"Found different quantization schemes for the shards of {path}. vLLM "
+                  "requires all to use the same scheme.", path, SCHEME_SOURCE,
+                  hint="Ignore every leaf of the fused layer, or none.")
 
 
 def matches(value: str, target: str, contains: bool = False) -> bool:

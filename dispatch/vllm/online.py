@@ -3,21 +3,67 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.trace import Selection
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quantplan.dispatch.trace import Finding, Layer, Selection
 from quantplan.dispatch.vllm import fp8
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse
 from quantplan.dispatch.vllm.ct_layers import mxfp4_quant
+from quantplan.dispatch.vllm.online_args import OnlineArgs
+from quantplan.dispatch.vllm.online_layers import method_class
+from quantplan.tables.errors import NotKnownError
 
 SOURCE = "model_executor/layers/quantization/online/fp8.py"
+REQUANTIZED = "quantized again: {method} has quantized it already"
+STUCK = ", and does not implement dequantize_weight"
 
 
-def assign(method: str, context: Context, site: Site) -> Assignment | None:
-    """Return the assignment of a linear layer under the online method `method`."""
-    if site.module.split == "vocab":
+UNQUANTIZED = "UnquantizedLinearMethod"
+
+
+def assign(args: OnlineArgs, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer of a 16-bit checkpoint."""
+    layer = None if site.module.split == "vocab" else "linear"
+    found = method_class(args, context, site.path, site.module.module, layer)
+    if layer is None:
         return None
-    linear = context.table["online_methods"][method]["linear"]
-    if linear == "none":
-        return Assignment("UnquantizedLinearMethod", why=f"{method} quantizes experts only")
+    return Assignment(UNQUANTIZED, why=_left(args)) if found is None else _built(
+        found, context, site)
+
+
+def _left(args: OnlineArgs) -> str:
+    """Return why a layer is left in 16 bits."""
+    if args.targets is not None:
+        return "no target names it"
+    return "named in ignore" if args.linear and args.linear.weight else (
+        "experts only are quantized")
+
+
+def over(
+    args: OnlineArgs, context: Context, site: Site, own: Assignment | None
+) -> Assignment | None:
+    """Return the assignment of a layer whose checkpoint gives it `own`
+    (model_executor/layers/quantization/base_config.py:resolve_quant_method)."""
+    if own is None or site.module.split == "vocab":
+        return own
+    found = method_class(args, context, site.path, site.module.module, "linear")
+    if found is None:
+        return own
+    built = _built(found, context, site)
+    if own.method == UNQUANTIZED:
+        return built
+    row = weight_row(context.table, own)
+    why = REQUANTIZED.format(method=own.method) + ("" if row.get("dequantizes") else STUCK)
+    return built._replace(scheme=own.scheme, source=own, why=why)
+
+
+def is_online(assignment: Assignment) -> bool:
+    """Return whether an online method serves the layer."""
+    return assignment.method in FAMILIES or assignment.method in MICROSCALED
+
+
+def _built(linear: str, context: Context, site: Site) -> Assignment:
     if linear in MICROSCALED:
         return _microscaled(linear, context, site)
     family, weight, act = FAMILIES[linear]
@@ -69,3 +115,44 @@ def after_selection(
                      f"{SOURCE}:Fp8PtpcOnlineLinearMethod.create_weights",
                      hint="Use --quantization fp8_per_tensor here.", selection=selection)
     return assignment
+
+
+def source_weight(context: Context, site: Site, assignment: Assignment) -> Site:
+    """Return the site with the weight that a layer's own method keeps, of which the online kernel
+    is asked; refuses where it keeps none."""
+    own = assignment.source
+    if own is None or assignment.method == "Mxfp4OnlineLinearMethod":  # it asks of no shape
+        return site
+    row = weight_row(context.table, own)
+    if row["weight"] == "none":
+        raise refuse("layer assignment", "AttributeError",
+                     f"'{site.module.module}' object has no attribute 'weight'", site.path,
+                     context.table["requantization"]["source"],
+                     hint=f"{own.method} keeps no weight that can be quantized again: name the "
+                     "layer in ignore of --quantization-config.")
+    half = row["weight"] == "half"
+    return site._replace(shard=site.shard._replace(k=site.shard.k // 2)) if half else site
+
+
+def weight_row(table: Table, own: Assignment) -> Mapping[str, Any]:
+    """Return what a layer's own method keeps as layer.weight; NotKnownError where no row says."""
+    for row in table["requantization"]["weights"]:
+        if (own.method in row["methods"] and own.scheme in row.get("schemes", (own.scheme,))
+                and own.family in row.get("families", (own.family,))):
+            found: Mapping[str, Any] = row
+            return found
+    raise NotKnownError(f"what {own.method} keeps of a layer that is to be quantized again",
+                        hint="Name the layer in ignore of --quantization-config.")
+
+
+def stuck(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    """Layers quantized again whose own method cannot give 16-bit weights back."""
+    found = [layer for layer in layers if (layer.why or "").endswith(STUCK)]
+    if found:
+        more = f" and {len(found) - 1} more layers" if len(found) > 1 else ""
+        yield Finding("weight loading", "error", "quantized-twice",
+                      f"{found[0].path}{more}: --quantization-config quantizes again what the "
+                      "checkpoint has quantized; loading fails, as its method does not implement "
+                      "dequantize_weight",
+                      "Name these layers in ignore, or drop --quantization-config.",
+                      "model_executor/layers/quantization/base_config.py:QuantizeMethodBase")

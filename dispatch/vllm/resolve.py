@@ -40,6 +40,8 @@ from quantplan.dispatch.vllm.flags import check_flags
 from quantplan.dispatch.vllm.float_kv import check_float_kv
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
+from quantplan.dispatch.vllm.online import source_weight
+from quantplan.dispatch.vllm.online_args import given_args
 from quantplan.dispatch.vllm.patterns import (
     dynamic_findings,
     ignore_findings,
@@ -55,6 +57,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     model construction; what fails later is a finding."""
     check_flags(table, deployment)
     try:
+        given_args(table, deployment)
         check_start(table, checkpoint, deployment)
         dtype = resolve_dtype(table, checkpoint, gpu, deployment.dtype)
     except Refusal as refusal:
@@ -195,7 +198,15 @@ def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
     assignment = serving.assign(site) if quantized else plain
     if assignment is None:
         return _layer(site, Assignment("UnquantizedEmbeddingMethod"), None, None)
-    assignment, selection = _select(context, site, assignment)
+    if assignment.source is not None:
+        _chosen(context, serving, site, assignment.source)
+    return _chosen(context, serving, site, assignment)
+
+
+def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignment) -> Layer:
+    """Return the layer with the kernel that takes it, or refuse."""
+    asked = source_weight(context, site, assignment)
+    assignment, selection = _select(context, asked, assignment)
     if selection is None or assignment.family is None:
         return _layer(site, assignment, None, assignment.mode)
     facts = {**context.facts, **_layer_facts(site)}

@@ -32,7 +32,8 @@ from quantplan.dispatch.vllm.experts.methods import experts_plan
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod
-from quantplan.tables.errors import NotKnownError
+from quantplan.dispatch.vllm.online_args import OnlineArgs, check_some, given_args, served_args
+from quantplan.dispatch.vllm.online_layers import method_class
 
 After = Callable[[Context, Site, Assignment, Selection], Assignment]
 Assign = Callable[[Site], "Assignment | None"]
@@ -75,24 +76,64 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     if named.resolved is None:
         return Serving(None, None, _unquantized, lambda experts: unquantized())
     row, fields = _config_class(named, context)
+    args = _online_args(named.resolved, row, context)
     fields = renamed(fields, row.get("renamed", {}), context.structure.renames)
     _check_capability(named.resolved, row, context)
     _check_dtype(named.resolved, row, context)
     module = _module(row)
     if module is None:
-        method = named.resolved
-        return Serving(row["id"], row["min_capability"],
-                       lambda site: online.assign(method, context, site),
-                       lambda experts: online_experts.plan(method, experts),
-                       online.after_selection)
+        return _online(row, args or OnlineArgs(), context)
     after = getattr(module, "after_selection", None)
     kv_method = getattr(fields, "kv_method", row.get("kv_method"))
+    own = Serving(row["id"], row["min_capability"],
+                  lambda site: module.assign(fields, context, site),
+                  lambda experts: experts_plan(row["resolves"], row["id"], fields, experts), after,
+                  kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
+                  tuple(row.get("kv_kinds", ())), _kv_refined(module, fields, context),
+                  _ignore(fields, named.config or {}), getattr(fields, "excluded", ()))
+    return own if args is None else _composed(own, args, context)
+
+
+def _online_args(name: str, row: Mapping[str, Any], context: Context) -> OnlineArgs | None:
+    """Return what is quantized while loading: all of it, or on top of the checkpoint."""
+    args = given_args(context.table, context.deployment)
+    if row["resolves"] == "online":
+        args = served_args(context.table, name, args)
+        if args is None:
+            _refuse(row["no_checkpoint"], row["source"], ONLINE_HINT)
+    if args is not None:
+        check_some(args)
+    return args
+
+
+ONLINE_HINT = "The checkpoint is not quantized; --quantization fp8_per_tensor quantizes it online."
+
+
+def _online(row: Mapping[str, Any], args: OnlineArgs, context: Context) -> Serving:
+    """Return what serves a 16-bit checkpoint that is quantized while it loads."""
+    def attention(site: Site) -> None:
+        method_class(args, context, site.path, site.module.module, None)
+
     return Serving(row["id"], row["min_capability"],
-                   lambda site: module.assign(fields, context, site),
-                   lambda experts: experts_plan(row["resolves"], row["id"], fields, experts), after,
-                   kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
-                   tuple(row.get("kv_kinds", ())), _kv_refined(module, fields, context),
-                   _ignore(fields, named.config or {}), getattr(fields, "excluded", ()))
+                   lambda site: online.assign(args, context, site),
+                   lambda experts: online_experts.plan(args, experts), online.after_selection,
+                   kv_kinds=("attention", "mla"), kv_refined=attention)
+
+
+def _composed(own: Serving, args: OnlineArgs, context: Context) -> Serving:
+    """Return a checkpoint's serving with --quantization-config on top of it."""
+    def after(
+        context: Context, site: Site, assignment: Assignment, selection: Selection
+    ) -> Assignment:
+        if online.is_online(assignment):
+            return online.after_selection(context, site, assignment, selection)
+        return own.after(context, site, assignment, selection) if own.after else assignment
+
+    return own._replace(
+        assign=lambda site: online.over(args, context, site, own.assign(site)),
+        assign_experts=lambda experts: online_experts.over(
+            args, experts, own.assign_experts(experts)),
+        after=after)
 
 
 def _kv_refined(module: Any, fields: Any, context: Context) -> KvMethod | None:
@@ -125,21 +166,17 @@ MODULES: Mapping[str, Any] = {
 def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, Any], Any]:
     table, name = context.table, str(named.resolved)
     config = _own_config(named, context)
-    if config is None and name in table["online_methods"]:
-        return table["config_classes"]["OnlineQuantizationConfig"], None
-    row = table["config_classes"][table["methods"][name]["config_class"]]
+    while_loading = config is None and name in table["online_methods"]
+    row = table["config_classes"]["OnlineQuantizationConfig" if while_loading else
+                                  table["methods"][name]["config_class"]]
     if config is not None and row.get("from_checkpoint"):
         _refuse(row["from_checkpoint"], row["source"], "Drop quantization_config from config.json "
                 "and pass the method with --quantization.")
+    module = _module(row)
+    if module is None:
+        return row, None
     if config is None:
         _check_default(name, row)
-    if row["resolves"] == "none":
-        raise NotKnownError(f"quantization method {name} ({row['id']})",
-                            wanted="a method whose layers are in the table",
-                            hint="It is registered in this engine version; its rules are not "
-                            "tabulated yet.")
-    module = _module(row)
-    if config is None:
         return row, module.default(context)
     return row, module.read(getattr(module, "check", check_kinds)(config), context)
 
@@ -181,12 +218,11 @@ def _check_default(name: str, row: Mapping[str, Any]) -> None:
     """Refuse a checkpoint without a config, unless the class can be made from nothing."""
     told = row.get("no_checkpoint")
     source = "model_executor/model_loader/weight_utils.py:get_quant_config"
-    hint = "The checkpoint is not quantized; --quantization fp8_per_tensor quantizes it online."
     if told:
-        _refuse(told, source, hint)
+        _refuse(told, source, ONLINE_HINT)
     if row.get("files"):
         raise refuse("config fields", "ValidationError", f"Cannot find the config file for {name}",
-                     None, source, hint)
+                     None, source, ONLINE_HINT)
 
 
 def _refuse(told: Mapping[str, str], source: str, hint: str) -> None:

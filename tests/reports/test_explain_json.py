@@ -92,7 +92,7 @@ def test_the_question_is_repeated() -> None:
                env={"VLLM_USE_DEEP_GEMM": "0"}, libs={"flashinfer": False}).to_dict()
     assert view["deployment"] == {
         "tp": 2, "dtype": "float16", "dtype_requested": "half", "quantization": None,
-        "kv_cache_dtype": "fp8", "linear_backend": "cutlass",
+        "quantization_config": {}, "kv_cache_dtype": "fp8", "linear_backend": "cutlass",
         "moe_backend": "auto", "expert_parallel": False, "dp": 1, "attention_backend": None,
         "attention_config": {}, "kv_cache_dtype_skip_layers": [], "block_size": None,
         "linear_backend_per_quant": {},

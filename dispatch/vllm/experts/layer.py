@@ -23,13 +23,10 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
     experts = experts_of(context, site)
     plan = serving.assign_experts(experts) if site.module.quantized else Plan(
         "UnquantizedFusedMoEMethod", why="built without the quantization config")
-    walked = _walk(experts, plan)
-    selection = walked.selection
-    if walked.error:
-        raise _refusal(experts, plan, walked.error, walked)
-    mode = None
-    if walked.backend and plan.after:
-        plan.after(experts, walked.backend, str(selection.kernel))
+    if plan.source:
+        _served(experts, plan.source)
+    walked = _served(experts, plan)
+    selection, mode = walked.selection, None
     if selection.kernel is not None:
         mode = _mode(plan, walked, {**context.facts, **experts.facts, **plan.quant}, context.table)
     return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
@@ -37,6 +34,16 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
                  why=plan.why or _why(plan, walked, context.table),
                  moe_backend=walked.backend or UNKNOWN, weights=_weights(experts.facts),
                  asked=None if plan.act == NO_KEY else plan.act)
+
+
+def _served(experts: Experts, plan: Plan) -> Walked:
+    """Return the walk of a plan that the engine goes through with, or refuse."""
+    walked = _walk(experts, plan)
+    if walked.error:
+        raise _refusal(experts, plan, walked.error, walked)
+    if walked.backend and plan.after:
+        plan.after(experts, walked.backend, str(walked.selection.kernel))
+    return walked
 
 
 def _weights(facts: Facts) -> int:

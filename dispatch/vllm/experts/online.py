@@ -3,22 +3,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.fp8 import dynamic_act, tensor_plan
-from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
+from quantplan.dispatch.vllm.experts.plan import NO_KEY, After, Experts, Plan, unquantized
+from quantplan.dispatch.vllm.online_args import OnlineArgs
+from quantplan.dispatch.vllm.online_layers import method_class
 
 FOLDER = "model_executor/layers/quantization/online"
+SOURCE = "model_executor/layers/quantization/base_config.py:resolve_quant_method"
+UNQUANTIZED = "UnquantizedFusedMoEMethod"
 MX_BLOCK = 32
 """MXFP4 and MXFP8 groups (utils/mxfp8_utils.py:MXFP8_BLOCK_SIZE)."""
 
 
-def plan(method: str, experts: Experts) -> Plan:
-    """Return the plan of experts under the online method `method`."""
-    name = experts.context.table["online_methods"][method].get("experts")
-    return PLANS[name](experts) if name else unquantized(f"{method} quantizes linear layers only")
+def plan(args: OnlineArgs, experts: Experts) -> Plan:
+    """Return the plan of experts of a 16-bit checkpoint."""
+    found = _class(args, experts)
+    return unquantized("they are left in 16 bits") if found is None else PLANS[found](experts)
+
+
+def over(args: OnlineArgs, experts: Experts, own: Plan) -> Plan:
+    """Return the plan of experts whose checkpoint gives them `own`
+    (model_executor/layers/quantization/base_config.py:resolve_quant_method)."""
+    found = _class(args, experts)
+    if found is None:
+        return _activated(args, experts, own)
+    if own.method == UNQUANTIZED:
+        return PLANS[found](experts)
+    refused = experts.context.table["requantization"].get("experts")
+    if refused:
+        raise refuse("layer assignment", "NotImplementedError", refused, experts.prefix, SOURCE,
+                     hint="Name the experts in ignore of --quantization-config.")
+    return PLANS[found](experts)._replace(source=own)
+
+
+def _activated(args: OnlineArgs, experts: Experts, own: Plan) -> Plan:
+    """Return the plan with the activations that moe.activation asks for, where its method reads
+    that."""
+    asked = args.moe.activation if args.moe else None
+    row = next((row for row in experts.context.table["moe_activations"] if row["list"] ==
+                own.list_id and own.method in row.get("methods", (own.method,))), None)
+    if asked is None or row is None:
+        return own
+    case = ("plain" if own.act == NO_KEY else "unlisted" if asked not in row.get("keys", (asked,))
+            else "other" if asked != own.act else "same")
+    if case in row:
+        texts = experts.context.table["quant_keys"]
+        raise refuse("layer assignment", "ValueError",
+                     fill(row[case], {"own": texts[own.act], "asked": texts[asked]}),
+                     experts.prefix, row["source"],
+                     hint="Drop moe.activation of --quantization-config.")
+    return own._replace(act=asked, after=_check_backend(row, asked) or own.after)
+
+
+def _check_backend(row: Mapping[str, Any], asked: str) -> After | None:
+    """Return what refuses backends that do not have the asked activations, None for no such key."""
+    only = row.get("only")
+    if only is None or only["key"] != asked:
+        return None
+
+    def after(experts: Experts, backend: str | None, name: str) -> None:
+        if backend != only["backend"]:
+            raise refuse("kernel selection", "ValueError", only["otherwise"], experts.prefix,
+                         row["source"], hint="Drop moe.activation of --quantization-config.")
+    return after
+
+
+def _class(args: OnlineArgs, experts: Experts) -> str | None:
+    site = experts.site
+    return method_class(args, experts.context, site.path, site.module.module, "experts")
 
 
 def _per_channel(experts: Experts) -> Plan:
@@ -50,7 +107,7 @@ def _nvfp4(experts: Experts) -> Plan:
     return Plan("Nvfp4OnlineMoEMethod", "nvfp4", "kNvfp4Static", "kNvfp4DynamicToken")
 
 
-def _check_mx(word: str) -> Callable[[Experts, str | None, str], None]:
+def _check_mx(word: str) -> After:
     """Return what refuses sizes that are no whole groups, after the backend's padding."""
     def after(experts: Experts, backend: str | None, name: str) -> None:
         sizes = padded_sizes(experts, f"{word.lower()}", backend)

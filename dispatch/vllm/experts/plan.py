@@ -25,13 +25,18 @@ class Experts(NamedTuple):
         return self.site.path
 
 
+After = Callable[[Experts, "str | None", str], None]
+"""Refuses experts by their chosen backend and class."""
+
+
 class Plan(NamedTuple):
     """The experts' method class, the backend list it walks and the quantization keys it asks with.
 
     `quant` are the facts that the list's requirements read; `own_act` is the activation key of
     classes that do not take the one they are asked with; `after` refuses what the method refuses
     once its backend and class are known; `first_class` methods take the first class of the chosen
-    backend, whichever of its classes passed.
+    backend, whichever of its classes passed; `source` is what the checkpoint plans for experts that
+    are quantized again.
     """
 
     method: str
@@ -41,8 +46,9 @@ class Plan(NamedTuple):
     quant: Mapping[str, Any] = {}
     own_act: str = NO_KEY
     why: str | None = None
-    after: Callable[[Experts, str | None, str], None] | None = None
+    after: After | None = None
     first_class: bool = False
+    source: Plan | None = None
 
 
 def unquantized(why: str | None = None) -> Plan:
