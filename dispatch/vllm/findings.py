@@ -12,7 +12,6 @@ from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.dispatch.vllm.forward import failing_forwards, tied_lm_head
 from quantplan.dispatch.vllm.humming_findings import humming_without_activations
-from quantplan.dispatch.vllm.online import stuck
 from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.dispatch.vllm.unread import (
     assumed_routers,
@@ -159,7 +158,7 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 
 RULES: tuple[Rule, ...] = (
     unread_quantization, text_config_unread, bfloat16_worker, float16_fallback, humming_float32,
-    humming_without_activations, stuck,
+    humming_without_activations,
     no_machine_code, int8_on_blackwell, split_groups, merged_block,
     failing_forwards, tied_lm_head, unread_exclusions, assumed_routers, layer_notes,
     *numerics.RULES, *environment_findings.RULES, *attention_findings.RULES,

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.trace import Finding, Layer, Selection
+from quantplan.dispatch.trace import Finding, Selection
 from quantplan.dispatch.vllm import fp8
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse
 from quantplan.dispatch.vllm.ct_layers import mxfp4_quant
@@ -15,8 +15,6 @@ from quantplan.dispatch.vllm.online_layers import method_class
 from quantplan.tables.errors import NotKnownError
 
 SOURCE = "model_executor/layers/quantization/online/fp8.py"
-REQUANTIZED = "quantized again: {method} has quantized it already"
-STUCK = ", and does not implement dequantize_weight"
 
 
 UNQUANTIZED = "UnquantizedLinearMethod"
@@ -53,9 +51,18 @@ def over(
     built = _built(found, context, site)
     if own.method == UNQUANTIZED:
         return built
-    row = weight_row(context.table, own)
-    why = REQUANTIZED.format(method=own.method) + ("" if row.get("dequantizes") else STUCK)
-    return built._replace(scheme=own.scheme, source=own, why=why)
+    note = None if weight_row(context.table, own).get("dequantizes") else _stuck(own, site)
+    return built._replace(scheme=own.scheme, source=own, note=note,
+                          why=f"quantized again, on top of {own.method}")
+
+
+def _stuck(own: Assignment, site: Site) -> Finding:
+    return Finding("weight loading", "error", "quantized-twice",
+                   f"{site.path}: --quantization-config quantizes again what the checkpoint has "
+                   f"quantized; loading fails, as {own.method} does not implement "
+                   "dequantize_weight",
+                   "Name such layers in its ignore, or drop it.",
+                   "model_executor/layers/quantization/base_config.py:QuantizeMethodBase")
 
 
 def is_online(assignment: Assignment) -> bool:
@@ -143,16 +150,3 @@ def weight_row(table: Table, own: Assignment) -> Mapping[str, Any]:
             return found
     raise NotKnownError(f"what {own.method} keeps of a layer that is to be quantized again",
                         hint="Name the layer in ignore of --quantization-config.")
-
-
-def stuck(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
-    """Layers quantized again whose own method cannot give 16-bit weights back."""
-    found = [layer for layer in layers if (layer.why or "").endswith(STUCK)]
-    if found:
-        more = f" and {len(found) - 1} more layers" if len(found) > 1 else ""
-        yield Finding("weight loading", "error", "quantized-twice",
-                      f"{found[0].path}{more}: --quantization-config quantizes again what the "
-                      "checkpoint has quantized; loading fails, as its method does not implement "
-                      "dequantize_weight",
-                      "Name these layers in ignore, or drop --quantization-config.",
-                      "model_executor/layers/quantization/base_config.py:QuantizeMethodBase")
