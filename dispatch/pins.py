@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check, Facts, app
 from quantplan.dispatch.trace import Alternative, Candidate, Selection, Step
 
 Row = Mapping[str, Any]
+PLACEHOLDER = re.compile(r"\{([a-z][\w.]*)\}")
 
 
 def select(table: Row, family_id: str, facts: Facts) -> Selection:
@@ -32,6 +34,25 @@ def select(table: Row, family_id: str, facts: Facts) -> Selection:
             held.append(Alternative(pin["kernel"], unsure))
     walked = walk(table, family_id, facts)
     return walked._replace(alternatives=(*held, *walked.alternatives))
+
+
+def facts_read(table: Row, family_id: str) -> frozenset[str]:
+    """Return the facts that a family's pins and kernels read: layers that agree in them share one
+    selection."""
+    family = table["families"][family_id]
+    pins = family.get("pins", ())
+    names = {*family["kernels"], *(pin["kernel"] for pin in pins)}
+    kernels = [table["kernels"][name] for name in names]
+    parts = [table["kernels"][k[part]] for k in kernels for part in ("base", "fallback")
+             if k.get(part)]
+    rows = [row for k in (*kernels, *parts) for phase in ("supported", "implement")
+            for row in k.get(phase, ())]
+    found = {fact for pin in pins for fact in pin["when"]}
+    for row in rows:
+        found |= {row["fact"], row.get("divides", row["fact"]), *row.get("when", ())}
+        for field in ("says", "plain"):
+            found.update(PLACEHOLDER.findall(row.get(field, "")))
+    return frozenset(found)
 
 
 def _failed(checks: Sequence[Check]) -> Check | None:

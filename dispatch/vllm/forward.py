@@ -11,11 +11,12 @@ from quantplan.dispatch.vllm.context import Context
 
 def failing_forwards(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
     """The first requirement of each chosen kernel that its own forward raises on."""
-    told: set[tuple[str, str]] = set()
-    for layer in layers:
-        check = _failure(context, layer) if layer.kernel else None
-        if check is not None and (key := (str(layer.kernel), check.text)) not in told:
-            told.add(key)
+    shapes = {(x.kernel, x.n, x.k): x for x in reversed(layers) if x.kernel}
+    told: set[tuple[str | None, str]] = set()
+    for layer in reversed(shapes.values()):
+        check = _failure(context, layer)
+        if check is not None and (layer.kernel, check.text) not in told:
+            told.add((layer.kernel, check.text))
             yield Finding("first forward", "error", "kernel-cannot-run",
                           f"{layer.kernel} is selected for {layer.path}, but its first forward "
                           f"fails: {check.says}", _hint(context, layer, check), check.source)

@@ -241,13 +241,24 @@ def _select(
 def _walk(
     context: Context, site: Site, family: str, own: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Selection:
-    key = (family, *own.values())
+    read = _read(context, family)
+    key = (family, *(value for fact, value in own.items() if fact in read))
     if key not in context.walks:
         try:
             context.walks[key] = pins.select(context.table, family, facts)
         except Refusal as refusal:
             raise Refusal(refusal.error._replace(layer=site.path)) from None
-    return context.walks[key]
+    found: Selection = context.walks[key]
+    return found
+
+
+def _read(context: Context, family: str) -> frozenset[str]:
+    """Return the facts that decide a selection of `family`, worked out once."""
+    key = ("facts read", family)
+    if key not in context.walks:
+        context.walks[key] = pins.facts_read(context.table, family) | BACKEND_FACTS
+    found: frozenset[str] = context.walks[key]
+    return found
 
 
 def _backend(context: Context, family: str) -> dict[str, str]:
@@ -270,6 +281,7 @@ def _layer(
                  why=assignment.why, note=assignment.note)
 
 
+BACKEND_FACTS = {"flag.linear_backend", "flag.linear_backend_words"}
 BUILT_PLAIN = Assignment("UnquantizedLinearMethod", why="built without the quantization config")
 BUILDERS: Mapping[str, Callable[[Context, Serving, Site], Layer]] = {
     "linear": _linear_layer, "embedding": _linear_layer, "attention": attention_layer,
