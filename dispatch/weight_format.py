@@ -190,7 +190,7 @@ def _group_format(group: Any, section: Config) -> WeightFormat:
     found = reader(weights, inputs) if reader and not group.get("output_activations") else None
     if found is None:
         raise not_known("compressed-tensors " + " ".join(_ct_words(form, weights, inputs)),
-                         "FP8, INT8 with 8-bit activations, or packed integers weight-only")
+                         "FP8, INT8 with 8-bit activations, or packed integers")
     return found
 
 
@@ -217,7 +217,7 @@ def _ct_int(weights: Config, inputs: Any) -> WeightFormat | None:
 
 def _ct_pack(weights: Config, inputs: Any) -> WeightFormat | None:
     bits, strategy = weights.get("num_bits", 8), _strategy(weights)
-    if inputs is not None or bits not in range(2, 9) or strategy not in ("group", "channel"):
+    if _is_static(inputs) or bits not in range(2, 9) or strategy not in ("group", "channel"):
         return None
     group = _group(weights, "group_size") if strategy == "group" else -1
     symmetric = weights.get("symmetric") is not False

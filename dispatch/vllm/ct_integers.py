@@ -13,6 +13,7 @@ from quantplan.dispatch.vllm.ct_schemes import Group
 from quantplan.dispatch.vllm.integers import act_words, integer_quant, marlin_input_dtype
 
 Row = Mapping[str, Any]
+HUMMING = "HummingLinearKernel"
 GROUP_SOURCE = "distributed/utils.py:verify_group_size_divides_partition"
 
 
@@ -81,14 +82,15 @@ def after_selection(
                               quant["quant.group_size"], quant["quant.zero_points"], act)
     if rules["whole_groups"] != "before":
         _check_whole_groups(rules["whole_groups"], quant["quant.group_size"], site)
-    return assignment._replace(quant=quant, act=act_words(quant["quant.act_type"]),
+    why = None if selection.kernel == HUMMING and "humming_input" in rules else assignment.why
+    return assignment._replace(quant=quant, act=act_words(quant["quant.act_type"]), why=why,
                                note=assignment.note or _note(row, site, quant,
                                                              str(selection.kernel)))
 
 
 def _note(row: Row, site: Site, quant: Row, kernel: str) -> Finding | None:
     """Return what Humming cannot load, though it was chosen."""
-    if kernel != "HummingLinearKernel":
+    if kernel != HUMMING:
         return None
     bits, asked = quant["quant.bits"], row["integer"].get("humming_input")
     if quant["quant.zero_points"] and asked == f"int{bits}":

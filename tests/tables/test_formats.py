@@ -32,7 +32,7 @@ GOLDEN_NAMES = {
     "ct-fp8-dynamic": "ct-fp8-dynamic", "ct-fp8-static": "ct-fp8-static",
     "ct-fp8-block": "ct-fp8-block", "awq": "awq4-g128", "gptq": "gptq4-g128",
     "gptq-8bit": "gptq8-g128", "w4a16": "ct-w4a16", "w8a16": "ct-w8a16",
-    "w8a8-int8": "ct-w8a8-int8", "nvfp4": "ct-nvfp4", "nvfp4a16": "ct-nvfp4a16",
+    "w4a8-fp8": "ct-w4a8-fp8", "w4a8-int8": "ct-w4a8-int8", "w8a8-int8": "ct-w8a8-int8", "nvfp4": "ct-nvfp4", "nvfp4a16": "ct-nvfp4a16",
     "mxfp4": "ct-mxfp4", "mxfp8": "ct-mxfp8", "modelopt-fp8": "modelopt-fp8",
     "modelopt-fp8-pcpt": "modelopt-fp8-pcpt", "modelopt-fp8-block": "modelopt-fp8-pbwo",
     "modelopt-nvfp4": "modelopt-nvfp4", "modelopt-mxfp8": "modelopt-mxfp8",
@@ -50,6 +50,14 @@ ASKED: dict[str, Any] = {
                   "targets": ["Linear"], "format": None, "weights": NVFP4,
                   "input_activations": inputs, "output_activations": None}}}
        for name, inputs in (("ct-nvfp4", {**NVFP4, "dynamic": "local"}), ("ct-nvfp4a16", None))},
+    "ct-w4a8-int8": {
+        "quant_method": "compressed-tensors", "quantization_status": "compressed",
+        "format": "pack-quantized", "ignore": ["lm_head"], "kv_cache_scheme": None,
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "format": None, "output_activations": None,
+            "weights": {**NVFP4, "type": "int", "strategy": "group", "group_size": 128},
+            "input_activations": {**NVFP4, "type": "int", "num_bits": 8, "strategy": "token",
+                                  "group_size": None, "dynamic": True}}}},
     "modelopt-nvfp4": {
         "quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
         "producer": {"name": "modelopt", "version": "0.30"}, "config_groups": {"group_0": {
@@ -186,6 +194,9 @@ DOWN_PROJ: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
               "weight_shape": ("I64", (2,))},
     "w8a16": {"weight_packed": ("I32", (4096, 3584)), "weight_scale": ("BF16", (4096, 1)),
               "weight_shape": ("I64", (2,))},
+    **dict.fromkeys(("w4a8-fp8", "w4a8-int8"), {
+        "weight_packed": ("I32", (4096, 1792)), "weight_scale": ("BF16", (4096, 112)),
+        "weight_shape": ("I64", (2,))}),
     "w8a8-int8": {"weight": ("I8", (4096, 14336)), "weight_scale": ("BF16", (4096, 1))},
     "nvfp4": {"weight_packed": ("U8", (4096, 7168)), "weight_scale": ("F8_E4M3", (4096, 896)),
               "weight_global_scale": ("F32", (1,)), "input_global_scale": ("F32", (1,))},
@@ -297,7 +308,6 @@ def test_formats_are_read_by_their_fields(quantization: str) -> None:
 @pytest.mark.parametrize("quantization, named", [
     ("gptq3", "gptq with 3 bits"), ("gptq4-dynamic", "dynamic rules"),
     ("gptq4-marlinfmt", "format marlin"), ("ct-mixed", "targets"), ("ct-nofmt", "targets"),
-    ("ct-w4a8-fp8", "weights int4 group activations float8 token"),
     ("bnb-nf4", "quant_method bitsandbytes"),
     ("unknown", "quant_method made_up_quant"), ("nomethod", "quant_method absent"),
 ])
