@@ -194,9 +194,10 @@ DOWN_PROJ: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
               "weight_shape": ("I64", (2,))},
     "w8a16": {"weight_packed": ("I32", (4096, 3584)), "weight_scale": ("BF16", (4096, 1)),
               "weight_shape": ("I64", (2,))},
-    **dict.fromkeys(("w4a8-fp8", "w4a8-int8"), {
-        "weight_packed": ("I32", (4096, 1792)), "weight_scale": ("BF16", (4096, 112)),
-        "weight_shape": ("I64", (2,))}),
+    "w4a8-fp8": {"weight_packed": ("I32", (4096, 1792)), "weight_scale": ("BF16", (4096, 112)),
+                 "weight_shape": ("I64", (2,))},
+    "w4a8-int8": {"weight_packed": ("I32", (4096, 1792)), "weight_scale": ("BF16", (4096, 112)),
+                  "weight_shape": ("I64", (2,))},
     "w8a8-int8": {"weight": ("I8", (4096, 14336)), "weight_scale": ("BF16", (4096, 1))},
     "nvfp4": {"weight_packed": ("U8", (4096, 7168)), "weight_scale": ("F8_E4M3", (4096, 896)),
               "weight_global_scale": ("F32", (1,)), "input_global_scale": ("F32", (1,))},
