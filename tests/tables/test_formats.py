@@ -31,11 +31,12 @@ GOLDEN_NAMES = {
     "fp8": "fp8-static", "fp8-dynamic": "fp8-dynamic", "fp8-block": "fp8-block128",
     "ct-fp8-dynamic": "ct-fp8-dynamic", "ct-fp8-static": "ct-fp8-static",
     "ct-fp8-block": "ct-fp8-block", "awq": "awq4-g128", "gptq": "gptq4-g128",
-    "gptq-8bit": "gptq8-g128", "w4a16": "ct-w4a16", "w8a16": "ct-w8a16",
-    "w4a8-fp8": "ct-w4a8-fp8", "w4a8-int8": "ct-w4a8-int8", "w8a8-int8": "ct-w8a8-int8", "nvfp4": "ct-nvfp4", "nvfp4a16": "ct-nvfp4a16",
-    "mxfp4": "ct-mxfp4", "mxfp8": "ct-mxfp8", "modelopt-fp8": "modelopt-fp8",
-    "modelopt-fp8-pcpt": "modelopt-fp8-pcpt", "modelopt-fp8-block": "modelopt-fp8-pbwo",
-    "modelopt-nvfp4": "modelopt-nvfp4", "modelopt-mxfp8": "modelopt-mxfp8",
+    "gptq-8bit": "gptq8-g128", "w4a16": "ct-w4a16", "w8a16": "ct-w8a16", "w4a8-fp8": "ct-w4a8-fp8",
+    "w4a8-int8": "ct-w4a8-int8", "w8a8-int8": "ct-w8a8-int8", "nvfp4": "ct-nvfp4",
+    "nvfp4a16": "ct-nvfp4a16", "mxfp4": "ct-mxfp4", "mxfp8": "ct-mxfp8",
+    "modelopt-fp8": "modelopt-fp8", "modelopt-fp8-pcpt": "modelopt-fp8-pcpt",
+    "modelopt-fp8-block": "modelopt-fp8-pbwo", "modelopt-nvfp4": "modelopt-nvfp4",
+    "modelopt-mxfp8": "modelopt-mxfp8",
 }
 
 NVFP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group",
