@@ -116,8 +116,8 @@ ENGINE_DOCUMENT: Row = {
         "changes": Field("text", "what it changes"),
         "source": Field("text", "engine file:symbol"),
     }),
-    "removed_environment": Field("list", "variables that older versions read and this one "
-                                 "ignores", of=Field("text", "the variable")),
+    "removed_environment": Field("map", "variables that older versions read and this one ignores "
+                                 "-> the flag in their place", of=Field("text", "a flag")),
     **METHODS,
     **ONLINE,
     "compressed_tensors": COMPRESSED_TENSORS,

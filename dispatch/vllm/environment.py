@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quantplan.dispatch.config_file import read_json
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.trace import EngineError, Refusal
@@ -73,7 +75,9 @@ def _number(value: str) -> bool | Unreadable:
 
 
 def _object(value: str) -> Any:
-    """The engine reads a file where the value names one: that file's content is not known here."""
+    """Return the object that the text, or the file that it names, holds."""
+    if os.path.exists(value):
+        return read_json(value)
     try:
         return json.loads(value)
     except json.JSONDecodeError as error:

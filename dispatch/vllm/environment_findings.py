@@ -13,10 +13,11 @@ Layers = tuple[Layer, ...]
 
 def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
     """Environment variables that this version no longer reads."""
-    for name in context.table["removed_environment"]:
+    for name, flag in context.table["removed_environment"].items():
         if name in context.deployment.env:
-            yield Finding("flags", "info", "removed-variable",
-                          f"{name} is not read by this version any more", "Drop it.", "envs.py")
+            yield Finding("flags", "warning", "removed-variable",
+                          f"{name} is not read by this version any more",
+                          f"Drop it; this version has {flag}.", "envs.py")
 
 
 def unread_environment(context: Context, layers: Layers) -> Iterator[Finding]:

@@ -182,8 +182,9 @@ def test_whole_blocks_are_not_cut(block: list[int], model: Any, tp: int) -> None
 def test_a_removed_variable() -> None:
     """envs.py of 0.32.0 has no VLLM_TEST_FORCE_FP8_MARLIN."""
     finding = only(ask("fp8-dynamic", env={"VLLM_TEST_FORCE_FP8_MARLIN": "1"}), "removed-variable")
-    assert finding == Finding("flags", "info", "removed-variable", "VLLM_TEST_FORCE_FP8_MARLIN is "
-                              "not read by this version any more", "Drop it.", "envs.py")
+    assert finding == Finding("flags", "warning", "removed-variable", "VLLM_TEST_FORCE_FP8_MARLIN "
+                              "is not read by this version any more",
+                              "Drop it; this version has --linear-backend marlin.", "envs.py")
     assert kernels(ask("fp8-dynamic", env={"VLLM_TEST_FORCE_FP8_MARLIN": "1"})) == kernels(
         ask("fp8-dynamic"))
 

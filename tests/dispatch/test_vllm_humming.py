@@ -240,6 +240,16 @@ def test_a_variable_that_is_no_json(name: str) -> None:
         "JSONDecodeError", "Expecting value: line 1 column 1 (char 0)")
 
 
+def test_a_variable_that_names_a_file(tmp_path: Path) -> None:
+    """envs.py:maybe_convert_json_str_or_file."""
+    file = tmp_path / "weights.json"
+    file.write_text('{"force_requant": true, "dtype": "uint4"}')
+    found = ask("fp8-dynamic", quantization="humming",
+                env={"VLLM_HUMMING_ONLINE_QUANT_CONFIG": str(file)}).trace
+    assert {x.path: x for x in found.layers}[QKV].why == (
+        "Humming W4A16: uint4 weights, bfloat16 activations")
+
+
 def test_the_package_is_needed() -> None:
     assert refused("awq4-g128", libs={"humming": False}) == (
         "ModuleNotFoundError", "No module named 'humming'", None)
