@@ -125,5 +125,5 @@ class Deployment:
     def backend_words(self, family: str) -> str:
         """Return the option that names a family's linear backend, as users write it."""
         own = (self.linear_backend_per_quant or {}).get(family)
-        return (f"--linear-backend-per-quant {family}={own}" if own
+        return (f"--kernel-config.linear_backend_per_quant.{family} {own}" if own
                 else f"--linear-backend {self.linear_backend}")

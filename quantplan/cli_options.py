@@ -61,9 +61,8 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--enable-expert-parallel", "--ep", is_flag=True,
                      help="Whole experts on every rank."),
         click.option("--moe-backend", default="auto", metavar="NAME", show_default=True),
-        click.option("--linear-backend-per-quant", multiple=True, metavar="FAMILY=NAME",
-                     help="As linear_backend_per_quant of the engine's --kernel-config; "
-                     "repeatable."),
+        click.option("--kernel-config", metavar="JSON", help="As the engine's flag: "
+                     "linear_backend_per_quant, a backend per kernel family."),
         click.option("--linear-backend", default="auto", metavar="NAME", show_default=True),
     ):
         command = option(command)

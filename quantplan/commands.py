@@ -100,9 +100,23 @@ def asked_of(options: Mapping[str, Any]) -> dict[str, Any]:
             "attention_config": _object(options["attention_config"], "--attention-config"),
             "quantization_config": _object(options["quantization_config"],
                                            "--quantization-config"),
-            "linear_backend_per_quant": pairs(
-                options["linear_backend_per_quant"], "--linear-backend-per-quant",
-                "FAMILY=NAME") or None}
+            **_kernel_config(options)}
+
+
+KERNEL_FIELDS = ("linear_backend", "moe_backend", "linear_backend_per_quant")
+"""Fields of the engine's --kernel-config that change selection."""
+
+
+def _kernel_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what --kernel-config asks for; the flags of their own win over it
+    (vllm engine/arg_utils.py:EngineArgs.create_engine_config)."""
+    given = _object(options["kernel_config"], "--kernel-config") or {}
+    unknown = [name for name in given if name not in KERNEL_FIELDS]
+    if unknown:
+        raise UsageError(f"--kernel-config: {unknown[0]}", wanted=", ".join(KERNEL_FIELDS),
+                         hint="Its other fields do not change which kernels are chosen.")
+    flags = {name: options[name] for name in KERNEL_FIELDS if options.get(name, "auto") != "auto"}
+    return {**given, **flags}
 
 
 def _object(text: str | None, option: str) -> Mapping[str, Any] | None:

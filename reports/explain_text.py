@@ -56,8 +56,8 @@ def question(shown: Shown) -> str:
         words.append(f"--kv-cache-dtype {deployment.kv_cache_dtype}")
     if deployment.linear_backend != "auto":
         words.append(f"--linear-backend {deployment.linear_backend}")
-    words += [f"--linear-backend-per-quant {family}={backend}" for family, backend
-              in (deployment.linear_backend_per_quant or {}).items()]
+    words += [deployment.backend_words(family)
+              for family in deployment.linear_backend_per_quant or ()]
     if deployment.moe_backend != "auto":
         words.append(f"--moe-backend {deployment.moe_backend}")
     words += ["--enable-expert-parallel"] if deployment.expert_parallel else []

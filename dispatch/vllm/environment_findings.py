@@ -66,12 +66,12 @@ def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding
 
 
 def unknown_families(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Names in --linear-backend-per-quant that are no kernel family of this engine."""
+    """Names in linear_backend_per_quant that are no kernel family of this engine."""
     table = context.table
     known = {*table["families"], *(row["id"] for row in table["modelopt"]["codecs"])}
     for family in sorted(set(context.deployment.linear_backend_per_quant or ()) - known):
         yield Finding("flags", "warning", "unknown-linear-family",
-                      f"--linear-backend-per-quant names {family}, which is no kernel family: it "
+                      f"linear_backend_per_quant names {family}, which is no kernel family: it "
                       "changes nothing", "Families: " + ", ".join(sorted(known)) + ".",
                       "model_executor/kernels/linear/__init__.py:_get_linear_backend")
 

@@ -24,10 +24,9 @@ def _check_per_quant(table: Table, overrides: Mapping[str, str] | None) -> None:
     """Every family takes a name (unknown ones change nothing), but at least one must be given, and
     dashes are not read as underscores here (config/kernel.py:KernelConfig)."""
     if overrides is not None and not overrides:
-        raise UsageError("--linear-backend-per-quant", wanted="at least one FAMILY=NAME",
-                         found="none")
+        raise UsageError("linear_backend_per_quant", wanted="at least one family", found="none")
     for family, backend in (overrides or {}).items():
-        _check_backend(table, f"--linear-backend-per-quant {family}:", backend)
+        _check_backend(table, f"linear_backend_per_quant: {family}:", backend)
 
 
 def _check_backend(table: Table, option: str, backend: str) -> None:

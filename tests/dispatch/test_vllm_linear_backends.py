@@ -53,8 +53,8 @@ def test_the_step_names_the_option() -> None:
     found = ask("fp8_w8a8", linear_backend_per_quant={"fp8_w8a8": "machete"})
     row = next(row for row in found["layers"] if row["path"].endswith("qkv_proj"))
     assert row["steps"][0]["because"] == (
-        "--linear-backend-per-quant fp8_w8a8=machete has no kernel for this layer type; the whole "
-        "list is tried")
+        "--kernel-config.linear_backend_per_quant.fp8_w8a8 machete has no kernel for this layer "
+        "type; the whole list is tried")
 
 
 def test_an_unknown_family_changes_nothing_and_is_told() -> None:
@@ -64,9 +64,9 @@ def test_an_unknown_family_changes_nothing_and_is_told() -> None:
 
 
 @pytest.mark.parametrize("own, words", [
-    ({}, "--linear-backend-per-quant; wanted at least one FAMILY=NAME; found none"),
+    ({}, "linear_backend_per_quant; wanted at least one family; found none"),
     ({"nvfp4_w4a4": "flashinfer-cutlass"},
-     "--linear-backend-per-quant nvfp4_w4a4: flashinfer-cutlass; wanted auto, b12x"),
+     "linear_backend_per_quant: nvfp4_w4a4: flashinfer-cutlass; wanted auto, b12x"),
     ({"nvfp4_w4a4": 1}, "linear_backend_per_quant; wanted a mapping of text to text")])
 def test_values_that_the_engine_does_not_have(own: Any, words: str) -> None:
     """KernelConfig wants at least one entry, and does not normalise these values."""
