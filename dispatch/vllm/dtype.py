@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from quantplan.dispatch.facts import Checkpoint, Gpu
+from quantplan.dispatch.trace import EngineError
 from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 
 NAMES = {"half": "float16", "float16": "float16", "float": "float32", "float32": "float32",
          "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 """config/model.py:_STR_DTYPE_TO_TORCH_DTYPE, plus the usual short forms."""
+
+BFLOAT16_MIN = 80
+"""platforms/cuda.py:CudaPlatformBase.supported_dtypes."""
 
 OTHER = ("float8_e4m3fn", "float8_e5m2", "float64", "double", "int8", "uint8", "int16", "int32",
          "int64")
@@ -35,10 +39,24 @@ def resolve_dtype(table: Table, checkpoint: Checkpoint, gpu: Gpu, requested: str
 
 def _auto(own: str, gpu: Gpu, float16: bool) -> str:
     """Return `own` where the GPU and the model allow it, else the first dtype that they allow."""
-    allowed = [*(("bfloat16",) if gpu.capability >= 80 else ()),
+    allowed = [*(("bfloat16",) if gpu.capability >= BFLOAT16_MIN else ()),
                *(("float16",) if float16 else ()), "float32"]
     wanted = allowed[0] if own == "float32" else own
     return wanted if wanted in allowed else allowed[0]
+
+
+def dtype_refused(gpu: Gpu, dtype: str) -> EngineError | None:
+    """Return the worker's refusal of bfloat16 below 8.0: it comes from a process of its own, after
+    everything that the configuration and the model's own construction refuse."""
+    if dtype != "bfloat16" or gpu.capability >= BFLOAT16_MIN:
+        return None
+    return EngineError(
+        "activation dtype", "ValueError",
+        "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your "
+        f"{gpu.name} GPU has compute capability {gpu.capability_text}. You can use float16 "
+        "instead by explicitly setting the `dtype` flag in CLI, for example: --dtype=half.",
+        source="platforms/cuda.py:CudaPlatformBase.check_if_supports_dtype",
+        hint="Pass --dtype float16.")
 
 
 def own_dtype(checkpoint: Checkpoint) -> str:

@@ -28,18 +28,6 @@ def findings(context: Context, layers: Layers) -> tuple[Finding, ...]:
     return tuple(finding for rule in RULES for finding in rule(context, layers))
 
 
-def bfloat16_worker(context: Context, layers: Layers) -> Iterator[Finding]:
-    """bfloat16 below 8.0: the worker refuses it before the model is built."""
-    if context.dtype == "bfloat16" and context.gpu.capability < 80:
-        gpu = context.gpu
-        yield Finding(
-            "activation dtype", "error", "bfloat16-below-8.0",
-            "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your "
-            f"{gpu.name} GPU has compute capability {gpu.capability_text}. You can use float16 "
-            "instead by explicitly setting the `dtype` flag in CLI, for example: --dtype=half.",
-            "Pass --dtype float16.", "platforms/cuda.py:CudaPlatformBase.check_if_supports_dtype")
-
-
 def text_config_unread(context: Context, layers: Layers) -> Iterator[Finding]:
     """A text_config beside a text-only architecture: its config class does not unfold it."""
     if context.checkpoint.config.get("text_config") is not None and not context.structure.wrapper:
@@ -157,7 +145,7 @@ def _one_per_shape(layers: Layers) -> list[Layer]:
 
 
 RULES: tuple[Rule, ...] = (
-    unread_quantization, text_config_unread, bfloat16_worker, float16_fallback, humming_float32,
+    unread_quantization, text_config_unread, float16_fallback, humming_float32,
     humming_without_activations,
     no_machine_code, int8_on_blackwell, split_groups, merged_block,
     failing_forwards, tied_lm_head, unread_exclusions, assumed_routers, layer_notes,

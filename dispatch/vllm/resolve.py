@@ -32,7 +32,7 @@ from quantplan.dispatch.vllm.context import (
     base_facts,
     refuse,
 )
-from quantplan.dispatch.vllm.dtype import resolve_dtype
+from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.layer import experts_layer
 from quantplan.dispatch.vllm.findings import findings
@@ -54,7 +54,7 @@ from quantplan.dispatch.vllm.stored import stored_findings
 
 def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployment) -> Trace:
     """Return what this vLLM version would do. The outcome covers everything up to and including
-    model construction; what fails later is a finding."""
+    model construction, and the worker's own check of the dtype; what fails later is a finding."""
     check_flags(table, deployment)
     try:
         given_args(table, deployment)
@@ -87,7 +87,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         layers.extend(_build(context, serving))
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, serving)
-    return _trace(context, method, tuple(layers), None, serving)
+    return _trace(context, method, tuple(layers), dtype_refused(gpu, dtype), serving)
 
 
 def _never_began(

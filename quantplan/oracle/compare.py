@@ -36,9 +36,17 @@ class Difference(NamedTuple):
 def differences(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> list[Difference]:
     """Return every difference between an explanation (explain.v1.json) and the worker's answer;
     layers that differ alike are one difference with their indices."""
-    if ours["outcome"] == "error" or engines["outcome"] == "error":
+    built = ours["outcome"] != "error" or _refused_dtype(ours, engines)
+    if not built or engines["outcome"] == "error":
         return list(_refusals(ours, engines))
     return [*_model_differences(ours, engines), *_merged(_layer_differences(ours, engines))]
+
+
+def _refused_dtype(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> bool:
+    """Return whether both say that the engine's worker refuses the dtype of a model that could be
+    built: its layers are compared all the same."""
+    refused = engines.get("dtype_refused")
+    return refused is not None and (ours["error"] or {}).get("message") == refused
 
 
 def _model_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
@@ -55,8 +63,7 @@ def _model_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
         if mine != its:
             yield Difference("", field, mine, its, steps, source)
     refused = engines.get("dtype_refused")
-    told = [finding["message"] for finding in ours["findings"] if finding["severity"] == "error"]
-    if refused and not any(refused in message for message in told):
+    if refused and not _refused_dtype(ours, engines):
         yield Difference("", "dtype refused", None, refused, steps, source)
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from asking import selection_only
 
 from quantplan import explain
 
@@ -110,7 +115,10 @@ def test_every_row_agrees(kind: str) -> None:
     wrong = {}
     for row in ROWS:
         if _kind(row) == kind:
-            found = differences(_ask(row), row["expect"])
+            answer = _ask(row)
+            if row["id"] in CORRECTIONS["worker"]:
+                answer = selection_only(answer)
+            found = differences(answer, row["expect"])
             AGREEMENT[kind, not found] += 1
             if found:
                 wrong[row["id"]] = found[:3]

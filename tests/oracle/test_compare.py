@@ -132,8 +132,8 @@ def test_a_dtype_that_the_engines_worker_refuses_must_be_told() -> None:
                         lambda engines: engines.update(dtype_refused="Bfloat16 is only ..."))
     assert (found.field, found.engines) == ("dtype refused", "Bfloat16 is only ...")
     ours = ask("fp8-static", "7.5", dtype="bfloat16").to_dict()
-    refused = next(f["message"] for f in ours["findings"] if f["severity"] == "error")
-    assert differences(ours, {**as_engine(ours), "dtype_refused": refused}) == []
+    engines = {**as_engine(ours), "outcome": "ok", "error": None}
+    assert differences(ours, {**engines, "dtype_refused": ours["error"]["message"]}) == []
 
 
 def test_a_refusal_on_one_side_is_told_in_its_words() -> None:
