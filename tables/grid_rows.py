@@ -27,8 +27,8 @@ KIND: Row = {
                         of=Field("any", "a file's content")),
     "options": Field("map", "options of `explain` that belong to the kind", required=False,
                      of=Field("any", "a value")),
-    "stored": Field("map", "tensor -> dtype of a quantized module in the headers, which are given "
-                    "for half of the cases", required=False, of=Field("text", "a dtype")),
+    "stored": Field("map", "tensor -> dtype of a quantized module in the headers, for methods that "
+                    "read them; absent: no headers", required=False, of=Field("text", "a dtype")),
     "vary": Field("list", "fields that are drawn", of=FIELD),
 }
 

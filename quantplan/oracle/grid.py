@@ -70,7 +70,7 @@ def _case(name: str, machines: Mapping[int, Sequence[Mapping[str, Any]]], rows: 
     if quantization is not None:
         config["quantization_config"] = quantization
     tensors = None
-    if "stored" in kind and draw.chance(0.5):
+    if "stored" in kind:
         tensors = dict(paths.headers(kind["stored"], PLAIN_SHARE, draw))
     options = {**_options(draw, rows["options"]), **options}
     return Case(name, kind["id"], config, capability, options, machine["env"], machine["libs"],
