@@ -119,6 +119,8 @@ def _build(config: Any) -> Any:
     loading = imported("vllm.model_executor.model_loader.utils")
     dtypes = imported("vllm.utils.torch_utils")
     workspace = imported("vllm.v1.worker.workspace")
+    # Indexes that a constructor looks for in a tensor without values: as if all were there.
+    imported("torch.fx.experimental._config").meta_nonzero_assume_all_nonzero = True
     workspace._manager = None
     workspace.init_workspace_manager(torch.device("meta"))
     with ExitStack() as stack:
@@ -129,15 +131,17 @@ def _build(config: Any) -> Any:
 
 
 def _no_allocation(torch: Any) -> Any:
-    """Return a torch mode under which tensors asked for on a GPU become meta tensors."""
+    """Return a torch mode under which tensors asked for on a GPU become meta tensors, and values
+    read from meta tensors (for logs, and constants of activations) are ones."""
     mode = imported("torch.overrides").TorchFunctionMode
 
     def redirected(self: Any, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
         named = dict(named or {})
         if function is torch.device and given and type(given[0]) is int:
             return torch.device("cuda", given[0])
-        if function is torch.Tensor.cpu and given[0].is_meta:  # a number that no weight has
-            return torch.ones(given[0].shape, dtype=given[0].dtype, device="cpu")
+        if function in (torch.Tensor.cpu, torch.Tensor.item) and given[0].is_meta:
+            value = torch.ones(given[0].shape, dtype=given[0].dtype, device="cpu")
+            return value if function is torch.Tensor.cpu else value.item()
         device = named.get("device")
         if type(device) is int or str(device).startswith("cuda"):
             named["device"] = torch.device("meta")
