@@ -59,18 +59,22 @@ def as_format(checkpoint: Checkpoint, name: str) -> Checkpoint:
 
     The config's quantization section is set, replaced or removed. A checkpoint that is quantized
     already is allowed: every shape comes from the config's sizes, none from its tensors. Tensors
-    are synthesised, when first asked for, if the model's family has a row; else they are None.
+    are synthesised, when first asked for, if the rows of the model's family hold every weight; else
+    they are None, and the section lists the routers, which the usual tools leave as they are.
     Raises UsageError for an unknown name.
     """
     row = find_format(name)
     config = _config_as(checkpoint.config, row)
+    structure = _structure(config)
+    if structure is not None:
+        _leave_routers(config.get("quantization_config") or {}, structure)
     return Checkpoint(
         name=f"{checkpoint.name} as {row['id']}",
         origin=HYPOTHETICAL,
         config=config,
         side_files={name: content for name, content in checkpoint.side_files.items()
                     if "quant" not in name},
-        tensors=_tensors(Checkpoint("", HYPOTHETICAL, config)),
+        tensors=_tensors(config, structure),
         notes=(Note("hypothetical", f"a hypothetical checkpoint: {row['id']} ({row['title']}) as "
                     f"written by {row['source']}", severity="info"),),
     )
@@ -85,6 +89,20 @@ def _config_as(config: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, A
     else:
         changed["dtype" if "dtype" in config else "torch_dtype"] = row["dtype"]
     return changed
+
+
+def _structure(config: Mapping[str, Any]) -> Structure | None:
+    try:
+        return model_structure(Checkpoint("", HYPOTHETICAL, config))
+    except NotKnownError:
+        return None
+
+
+def _leave_routers(quantization: dict[str, Any], structure: Structure) -> None:
+    """List the routers where a method's config lists the modules that it leaves."""
+    field = read_table("formats/formats")["leaves_in"].get(quantization.get("quant_method"))
+    if field and (routers := structure.routers()):
+        quantization[field] = [*quantization.get(field, ()), *routers]
 
 
 def is_decoder_linear(module: Module) -> bool:
@@ -133,12 +151,11 @@ class SynthesisedTensors(Mapping[str, Tensor]):
         return len(self._tensors())
 
 
-def _tensors(checkpoint: Checkpoint) -> SynthesisedTensors | None:
-    try:
-        structure = model_structure(checkpoint)
-    except NotKnownError:
+def _tensors(
+    config: Mapping[str, Any], structure: Structure | None
+) -> SynthesisedTensors | None:
+    if structure is None or not structure.complete:
         return None
-    config = checkpoint.config
     named = str(config.get("dtype") or config.get("torch_dtype") or "").replace("torch.", "")
     dtype = read_table("formats/formats")["model_dtypes"].get(named, DEFAULT_DTYPE)
     return SynthesisedTensors(structure, read_format(config), dtype)

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.renames import Renames
 
+ROUTER = "GateLinear"
+"""The engine's class of routers (model_executor/layers/fused_moe/router/gate_linear.py)."""
+
 TEXT = "text"
 """The stack of layers of the language model."""
 
@@ -133,6 +136,11 @@ class Structure(NamedTuple):
         wanted = path if index is None else path.replace(f".{index}.", ".*.", 1)
         return next(m for m in self.modules
                     if m.path == wanted and (index is None or index in m.layers))
+
+    def routers(self) -> list[str]:
+        """Return the paths of the routers, which the usual quantizers leave in 16 bits."""
+        return [module.path_at(index) for module, index in self.sites()
+                if module.module == ROUTER]
 
     def sites(self) -> Iterator[tuple[Module, int | None]]:
         """Yield every module with its layer index, in the order in which the engine builds them."""

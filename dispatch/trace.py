@@ -121,6 +121,11 @@ class Layer(NamedTuple):
     asked: str | None = None
 
     @property
+    def weighted(self) -> bool:
+        """Return whether it has weights, which attention, caches and states have not."""
+        return self.n is not None or self.weights > 0
+
+    @property
     def kernel(self) -> str | None:
         """Return the chosen kernel's class name, if this layer has one."""
         return self.selection.kernel if self.selection else None

@@ -99,7 +99,7 @@ def mode_lines(trace: Trace) -> list[list[str]]:
     weights: dict[str, int] = {}
     example: dict[str, Layer] = {}
     for layer in trace.layers:
-        if layer.module not in ("Attention", "VocabParallelEmbedding", "ParallelLMHead"):
+        if layer.weighted and layer.module not in ("VocabParallelEmbedding", "ParallelLMHead"):
             mode = _mode(layer, trace)
             count = layer.weights or (layer.n or 0) * (layer.k or 0)
             weights[mode] = weights.get(mode, 0) + count
@@ -188,13 +188,15 @@ def _table(trace: Trace) -> str:
     found = []
     for layer, indices in rows(trace.layers):
         size = f"{layer.n} x {layer.k}" if layer.n else ""
-        kernel = layer.kernel or _path(layer)
-        mode = _kv(layer, trace) if layer.module == "Attention" else _mode(layer, trace)
+        kernel = layer.kernel or layer.attn_backend or _path(layer)
+        mode = _mode(layer, trace) if layer.weighted else _kv(layer, trace)
         found.append((_short(layer), str(len(indices) or 1), size, kernel, mode))
     return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
 
 
 def _kv(layer: Layer, trace: Trace) -> str:
+    if layer.kv_cache_dtype is None:
+        return ""
     return f"KV {trace.dtype}" if layer.kv_cache_dtype == "auto" else f"KV {layer.kv_cache_dtype}"
 
 
@@ -212,7 +214,8 @@ def _path(layer: Layer) -> str:
         return "not known from here"
     if layer.method == "AutoAWQLinearMethod":
         return "AutoAWQLinearMethod (Triton AWQ)"
-    return "unquantized" if (layer.method or "").startswith("Unquantized") else str(layer.method)
+    method = layer.method or ""
+    return "unquantized" if method.startswith("Unquantized") else method
 
 
 def _conditions(trace: Trace) -> str:
@@ -268,7 +271,7 @@ def _lists(trace: Trace) -> list[str]:
     """Say which lists the layers do have, and what led there."""
     told: dict[str, list[str]] = {}
     for layer, _ in rows(trace.layers):
-        if layer.selection and layer.module != "Attention":
+        if layer.selection and layer.weighted:
             by = layer.scheme or layer.method
             why = f", because {layer.why}" if layer.why else ""
             told.setdefault(f"list {layer.selection.family}, by {by}{why}", []).append(

@@ -75,6 +75,8 @@ FORMAT_DOCUMENT: Row = {
         "because": Field("text", "what the engine does with it"),
         "source": Field("text", "engine file and symbol"),
     }),
+    "leaves_in": Field("map", "quant_method -> key of its config that lists the modules left in 16 "
+                       "bits, where a file does not say it without", of=Field("text", "a key")),
     "layouts": Field("list", "how quantized modules are stored and allocated", of=LAYOUT),
     "formats": Field("list", "formats by name", of=FORMAT),
     "what_if": Field("list", "formats that `budget` compares, in this order",

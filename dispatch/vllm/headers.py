@@ -7,8 +7,6 @@ from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.structure import Structure
 
 PLAIN_DTYPES = ("F16", "BF16", "F32")
-ROUTER = "GateLinear"
-"""The engine's class of MoE routers (model_executor/layers/fused_moe/router/gate_linear.py)."""
 
 
 def quantized_modules(checkpoint: Checkpoint) -> list[str]:
@@ -30,5 +28,4 @@ def assumed_plain(checkpoint: Checkpoint, structure: Structure) -> list[str]:
     and do not list them, so that only the headers would say so."""
     if checkpoint.tensors is not None:
         return []
-    return sorted(module.path_at(index) for module, index in structure.sites()
-                  if module.module == ROUTER)
+    return structure.routers()

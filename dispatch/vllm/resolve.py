@@ -194,7 +194,7 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
 
 def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
     plain = None if site.module.kind == "embedding" else BUILT_PLAIN
-    quantized = site.module.quantized_under(serving.config_class)
+    quantized = not serving.config_class or site.module.quantized_under(serving.config_class)
     assignment = serving.assign(site) if quantized else plain
     if assignment is None:
         return _layer(site, Assignment("UnquantizedEmbeddingMethod"), None, None)

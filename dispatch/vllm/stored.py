@@ -57,7 +57,7 @@ def _wrong_storage(
 def _planned(layer: Layer) -> bool:
     method = layer.method or ""
     online = "Online" in method
-    return layer.module != "Attention" and not online and not method.startswith("Unquantized")
+    return layer.weighted and not online and not method.startswith("Unquantized")
 
 
 def _unplanned(layer: Layer) -> bool:

@@ -18,7 +18,7 @@ def unread_quantization(context: Context, layers: tuple[Layer, ...]) -> Iterator
     if not layers or not config or config.get("quant_method"):
         return
     unquantized = all((x.method or "Unquantized").startswith("Unquantized")
-                      or x.module == "Attention" for x in layers)
+                      or not x.weighted for x in layers)
     stored = context.checkpoint.tensors is None or quantized_modules(context.checkpoint)
     if unquantized and stored and context.deployment.quantization is None:
         yield Finding(

@@ -15,7 +15,7 @@ from quantplan.reports.explain_text import Shown, explain_text
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.mode_rows import modes
 
-from quantplan import Explanation
+from quantplan import Explanation, explain
 
 LLAMA_8B = {**LLAMA, "num_hidden_layers": 32}
 
@@ -51,6 +51,26 @@ FP8 tensor cores
   mlp.down_proj          32   4096 x 14336  MarlinFP8ScaledMMLinearKernel  W8A16_fp8
   lm_head                 1  128256 x 4096  unquantized                    W16A16
 """
+
+
+def test_latent_attention_and_caches_have_no_weights() -> None:
+    """GLM-5 without quantization: one mode, a KV dtype for the attention, none for the indexer's
+    cache."""
+    lines = text(explain("glm-5", engine_version="0.32.0", capability="9.0", tp=8)).splitlines()
+    assert lines[2:4] == ["  vLLM 0.32.0   starts   W16A16: weights and activations 16-bit",
+                          "                         Not quantized."]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[5:22] if line}
+    assert rows["self_attn"] == ["78", "FLASH_ATTN_MLA_SPARSE", "KV", "bfloat16"]
+    assert rows["self_attn.indexer.k_cache"] == ["78", "DEEPSEEK_V32_INDEXER"]
+    assert rows["mlp.gate"] == ["75", "256", "x", "6144", "unquantized", "W16A16"]
+
+
+def test_a_state_has_no_mode() -> None:
+    """Nemotron-H without quantization: nothing is built without a config, as there is none."""
+    answer = text(explain("nemotron-h-56b", engine_version="0.32.0", capability="9.0"))
+    assert "starts   W16A16: weights and activations 16-bit\n" in answer
+    rows = {line.split()[0]: line.split()[1:] for line in answer.splitlines()[5:] if line}
+    assert rows["mixer"] == ["54", "MAMBA2_ATTN"]
 
 
 # The question.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quantplan.dispatch.bundled import bundled_checkpoint
 from quantplan.dispatch.facts import Checkpoint, Tensor
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import HYPOTHETICAL, as_format, find_format, what_if_formats
@@ -262,6 +263,19 @@ def test_a_tied_lm_head_is_not_stored() -> None:
 
 def test_an_unknown_family_has_no_tensors() -> None:
     assert as_format(llama(architectures=["BambooForCausalLM"]), "fp8").tensors is None
+
+
+def test_an_incomplete_family_has_no_tensors_and_its_routers_are_left() -> None:
+    """llm-compressor's and FineGrainedFP8's recipes for experts leave the routers."""
+    routers = [f"model.layers.{layer}.mlp.gate" for layer in range(48)]
+    model = bundled_checkpoint("qwen3-30b-a3b")
+    assert model is not None
+    made = {name: as_format(model, name) for name in ("fp8", "w4a16", "awq")}
+    sections = {name: one.config["quantization_config"] for name, one in made.items()}
+    assert [one.tensors for one in made.values()] == [None, None, None]
+    assert sections["fp8"]["modules_to_not_convert"] == routers
+    assert sections["w4a16"]["ignore"] == ["lm_head", *routers]
+    assert sections["awq"] == FORMATS["awq"]["config"]
 
 
 def test_biases_stay_in_16_bits() -> None:

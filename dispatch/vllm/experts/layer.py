@@ -21,7 +21,8 @@ UNKNOWN = "unknown"
 def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
     """Return the routed experts at `site`, or refuse as the engine does."""
     experts = experts_of(context, site)
-    plan = serving.assign_experts(experts) if site.module.quantized else Plan(
+    quantized = not serving.config_class or site.module.quantized
+    plan = serving.assign_experts(experts) if quantized else Plan(
         "UnquantizedFusedMoEMethod", why="built without the quantization config")
     if plan.source:
         _served(experts, plan.source)
