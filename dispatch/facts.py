@@ -117,6 +117,12 @@ class Deployment:
     env: Mapping[str, str] = field(default_factory=dict)
     libs: Mapping[str, bool | str | None] = field(default_factory=dict)
 
+    @property
+    def sequence_parallel_experts(self) -> bool:
+        """Return whether models that can split tokens, not weights, around their experts
+        (config/parallel.py:ParallelConfig.use_sequence_parallel_moe)."""
+        return self.expert_parallel and self.tp > 1 and self.dp > 1
+
     def backend_of(self, family: str) -> str:
         """Return the linear backend asked for a kernel family: its own override, else the flag
         (model_executor/kernels/linear/__init__.py:_get_linear_backend)."""

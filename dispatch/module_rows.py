@@ -90,7 +90,8 @@ def _module(
         tuple(row.get("quantized_when", {}).get("except", ())),
         tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())),
         _groups(row, sizes), _whole(row), tuple(row.get("before", ())),
-        tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0))
+        tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
+        bool(row.get("sequence_parallel")))
 
 
 def _known_as(row: Row) -> str:

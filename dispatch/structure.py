@@ -46,7 +46,8 @@ class Module(NamedTuple):
     output partitions; `facts` what attention and experts are asked about (whole-model numbers);
     `quantized` is false for modules that the engine builds without the quantization config, unless
     its class is in `quantized_by`, and `plain_under` are the classes that never quantize it; under
-    those in `replicated_under` no rank cuts it; `known_as` is the name that the engine gives the
+    those in `replicated_under`, and where experts are sequence-parallel those of
+    `sequence_parallel`, no rank cuts it; `known_as` is the name that the engine gives the
     module (its prefix), whose layer index starts from `known_from`; `whole` are the output
     partitions that no rank cuts; `before` and `after` are the rules that its class asks around
     building it.
@@ -73,6 +74,7 @@ class Module(NamedTuple):
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     known_from: int = 0
+    sequence_parallel: bool = False
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""
@@ -141,6 +143,11 @@ class Structure(NamedTuple):
         """Return the paths of the routers, which the usual quantizers leave in 16 bits."""
         return [module.path_at(index) for module, index in self.sites()
                 if module.module == ROUTER]
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Return whether the model can split tokens, not weights, around its experts."""
+        return any(m.facts.get("sequence_parallel") for m in self.modules if m.kind == "experts")
 
     def sites(self) -> Iterator[tuple[Module, int | None]]:
         """Yield every module with its layer index, in the order in which the engine builds them."""

@@ -122,6 +122,10 @@ MODULE: Row = {
                          of=Field("text", "a class")),
     "replicated_under": Field("list", "config classes under which no rank cuts it",
                               required=False, of=Field("text", "a class")),
+    "sequence_parallel": Field("flag", "whether no rank cuts it where the model's experts are "
+                               "sequence-parallel (--enable-expert-parallel over tensor and data "
+                               "parallel ranks)",
+                               required=False),
     "unpacked": Field("flag", "true: its leaves are not in packed_modules_mapping",
                       required=False),
     "leaves": Field("list", "checkpoint modules that it holds, in fused order", required=False,

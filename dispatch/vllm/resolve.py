@@ -166,9 +166,11 @@ def _check_windows(structure: Structure) -> None:
 
 def _build(context: Context, serving: Serving) -> Iterator[Layer]:
     tp = context.deployment.tp
+    spread = context.deployment.sequence_parallel_experts and context.structure.sequence_parallel
     for module, index in ((on_ranks(m, tp), index) for m, index in context.structure.sites()):
         if module.kind in BUILDERS:
-            whole = serving.config_class in module.replicated_under
+            whole = serving.config_class in module.replicated_under or (
+                spread and module.sequence_parallel)
             cut = shard(module, 1 if whole else tp)
             site = Site(module.known_at(index), index, module, cut)
             check_rules(module.before, context, site)

@@ -41,7 +41,7 @@ def parallel_facts(deployment: Deployment, sequence_parallel: bool) -> dict[str,
     otherwise every expert is split across all ranks (PARALLEL_SOURCE)."""
     ranks = deployment.tp * deployment.dp
     use_ep = deployment.expert_parallel and ranks > 1
-    sequence = sequence_parallel and use_ep and deployment.tp > 1 and deployment.dp > 1
+    sequence = sequence_parallel and deployment.sequence_parallel_experts
     return {
         "moe.use_ep": use_ep, "moe.tp": 1 if use_ep else ranks, "moe.ep": ranks if use_ep else 1,
         "moe.dp": deployment.dp, "moe.data_parallel": deployment.dp > 1,
