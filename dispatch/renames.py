@@ -51,7 +51,7 @@ def renamed(fields: Any, which: Mapping[str, str], mappers: Sequence[Renames]) -
     expressions are not: CompressedTensorsConfig.apply_vllm_mapper). A field that knows how is asked
     itself.
     """
-    if fields is None or not mappers:
+    if not which or fields is None or not mappers:
         return fields
     return fields._replace(**{field: _names(getattr(fields, field), what == "paths", mappers)
                               for field, what in which.items()})

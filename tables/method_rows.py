@@ -67,16 +67,18 @@ METHODS: Row = {
                            "source": Field("text", "engine file:symbol"),
                        }),
     "overrides_source": Field("text", "engine file:symbol"),
-    "rewrites": Field("list", "what a model class makes of the checkpoint's quant_method before "
-                      "the hooks are asked", of={
-                          "id": Field("text", "short name"),
-                          "architectures": Field("list", "the model classes",
-                                                 of=Field("text", "a class name")),
-                          "checkpoint": Field("text", "the quant_method it rewrites"),
-                          "format": Field("text", "and the format that goes with it"),
-                          "becomes": Field("text", "the quant_method it writes"),
-                          "source": Field("text", "engine file:symbol"),
-                      }),
+    "rewrites": Field("list", "what a model class makes of the checkpoint's quant_method", of={
+        "id": Field("text", "short name"),
+        "architectures": Field("list", "the model classes", of=Field("text", "a class name")),
+        "model_types": Field("list", "model_type of config.json; absent: any", required=False,
+                             of=Field("text", "a type")),
+        "checkpoint": Field("text", "the quant_method it rewrites"),
+        "format": Field("text", "and the format that goes with it; absent: any", required=False),
+        "becomes": Field("text", "the quant_method it writes"),
+        "late": Field("flag", "for the config class alone: the hooks are asked with the "
+                      "checkpoint's", required=False),
+        "source": Field("text", "engine file:symbol"),
+    }),
     "producers": Field("row", "configs whose producer, not their quant_method, names the method",
                        of={
                            "name": Field("text", "producer.name"),

@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.trace import Step
 from quantplan.dispatch.vllm.context import Table, refuse
-from quantplan.dispatch.vllm.quant_config import method_of, quantization_config, served_config
+from quantplan.dispatch.vllm.quant_config import (
+    method_of,
+    quantization_config,
+    rewritten,
+    served_config,
+)
 
 
 class NamedMethod(NamedTuple):
@@ -44,13 +49,17 @@ def name_method(
         resolved, steps = _resolve(table, asked)
     if resolved is not None:
         _check_known(table, resolved, deployment)
-    served = _served(checkpoint, own, place) if resolved is not None else None
+    served = _served(table, checkpoint, own, place) if resolved is not None else None
     return NamedMethod(own, resolved, served, steps)
 
 
-def _served(checkpoint: Checkpoint, own: str | None, place: str) -> Mapping[str, Any] | None:
+def _served(
+    table: Table, checkpoint: Checkpoint, own: str | None, place: str
+) -> Mapping[str, Any] | None:
     config, found = served_config(checkpoint)
-    return config if config is None or found != place else {**config, "quant_method": own or ""}
+    if config is None or found != place:
+        return config
+    return {**config, "quant_method": rewritten(table, checkpoint, config, own or "", late=True)}
 
 
 def _resolve(table: Table, asked: Question) -> tuple[str | None, tuple[Step, ...]]:

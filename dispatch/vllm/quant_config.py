@@ -60,7 +60,7 @@ def method_of(table: Table, checkpoint: Checkpoint, config: Config, place: str) 
     if not isinstance(method, str):
         raise CheckpointError(f"{place}: quant_method", wanted="text", found=repr(method)[:60])
     name = method.lower().replace("compressed_tensors", "compressed-tensors")
-    return _rewritten(table, checkpoint, config, name) or None
+    return rewritten(table, checkpoint, config, name) or None
 
 
 PRODUCER_PLACES = ("quantization_config", "hf_quant_config.json", "text_config.quantization_config")
@@ -86,11 +86,15 @@ def producer_method(table: Table, config: Config) -> str | None:
     return str(known["algos"][str(algo).upper()])
 
 
-def _rewritten(table: Table, checkpoint: Checkpoint, config: Config, name: str) -> str:
-    """Return what the model's class makes of the name before the hooks are asked."""
-    classes = checkpoint.config.get("architectures")
+def rewritten(
+    table: Table, checkpoint: Checkpoint, config: Config, name: str, late: bool = False
+) -> str:
+    """Return what the model's class makes of the name: before the hooks are asked, or `late`."""
+    classes, own = checkpoint.config.get("architectures"), checkpoint.config.get("model_type")
     for row in table["rewrites"]:
         ours = isinstance(classes, list) and any(c in row["architectures"] for c in classes[:1])
-        if ours and name == row["checkpoint"] and config.get("format") == row["format"]:
+        if (ours and name == row["checkpoint"] and bool(row.get("late")) == late
+                and own in row.get("model_types", (own,))
+                and row.get("format") in (None, config.get("format"))):
             return str(row["becomes"])
     return name

@@ -40,3 +40,9 @@ def test_classes_and_expressions_are_no_paths() -> None:
     found = renamed(fields, {"ignore": "paths", "targets": "paths"}, QWEN3_VL)
     assert found == Fields(("re:model.visual.*", "visual.a"), {"Linear": 1, "visual.b": 2})
     assert renamed(fields, {"ignore": "names"}, ()) is fields
+
+
+def test_a_config_with_no_listed_names_may_be_of_any_type() -> None:
+    """HummingConfig keeps the whole config, and renames what it ignores itself."""
+    assert renamed({"ignore": ["a.b"]}, {}, read_renames([{"prefix": {"a.": "c."}}])) == {
+        "ignore": ["a.b"]}

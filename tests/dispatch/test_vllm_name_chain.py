@@ -142,6 +142,18 @@ def test_kimi_k3_s_experts_rename_the_method() -> None:
     assert named({**LLAMA, "quantization_config": quant}).resolved == "compressed-tensors"
 
 
+def test_deepseek_v4_renames_the_method_for_its_config_class() -> None:
+    """model_executor/models/config.py:DeepseekV4ForCausalLMConfig changes the config that the class
+    reads; the hooks are asked with fp8. So Humming says "unsupported weight quant_method:
+    deepseek_v4_fp8"."""
+    model = {**LLAMA, "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
+             "quantization_config": quantization("fp8-dynamic")}
+    found = named(model, "humming")
+    assert (found.checkpoint, found.resolved) == ("fp8", "humming")
+    assert found.config is not None
+    assert found.config["quant_method"] == "deepseek_v4_fp8"
+
+
 # Names that moved out of the engine.
 
 
