@@ -112,6 +112,8 @@ class Deployment:
     trust_remote_code: bool = False
     attention_backend: str | None = None
     attention_config: Mapping[str, Any] = field(default_factory=dict)
+    mm_encoder_attn_backend: str | None = None
+    mm_encoder_attn_dtype: str | None = None
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     block_size: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)

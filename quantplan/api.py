@@ -59,6 +59,8 @@ def explain(
     trust_remote_code: bool = False,
     attention_backend: str | None = None,
     attention_config: Mapping[str, Any] | None = None,
+    mm_encoder_attn_backend: str | None = None,
+    mm_encoder_attn_dtype: str | None = None,
     kv_cache_dtype_skip_layers: Sequence[str] = (),
     block_size: int | None = None,
     tensors: Mapping[str, Any] | None = None,
@@ -88,6 +90,8 @@ def explain(
             trust_remote_code=trust_remote_code, as_format=as_format,
             assume_nearest=assume_nearest, attention_backend=attention_backend,
             attention_config=attention_config, block_size=block_size,
+            mm_encoder_attn_backend=mm_encoder_attn_backend,
+            mm_encoder_attn_dtype=mm_encoder_attn_dtype,
             kv_cache_dtype_skip_layers=kv_cache_dtype_skip_layers)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
@@ -100,6 +104,8 @@ def explain(
         dp=parallel_size(dp, "dp"), allow_deprecated_quantization=allow_deprecated_quantization,
         trust_remote_code=trust_remote_code,
         attention_backend=attention_backend, attention_config=dict(attention_config or {}),
+        mm_encoder_attn_backend=mm_encoder_attn_backend,
+        mm_encoder_attn_dtype=mm_encoder_attn_dtype,
         kv_cache_dtype_skip_layers=tuple(kv_cache_dtype_skip_layers), block_size=block_size,
         env=dict(env or {}), libs=dict(libs or {}))
     device = open_gpu(gpu, capability)

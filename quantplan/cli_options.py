@@ -52,6 +52,8 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
                      help="KV cache block."),
         click.option("--kv-cache-dtype-skip-layers", multiple=True, metavar="LAYER",
                      help="Repeatable: a layer index, or sliding_window."),
+        click.option("--mm-encoder-attn-dtype", metavar="DTYPE", help="As the engine's flag."),
+        click.option("--mm-encoder-attn-backend", metavar="NAME", help="As the engine's flag."),
         click.option("--attention-config", metavar="JSON", help="As the engine's flag."),
         click.option("--quantization-config", metavar="JSON", help="As the engine's flag: what to "
                      "quantize while the checkpoint loads."),

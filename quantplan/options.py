@@ -120,7 +120,8 @@ def _model(value: Any) -> bool:
 KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model": ("a folder, a config.json, a hub id, a bundled name or a parsed config", _model),
     **dict.fromkeys(("gpu", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-                     "moe_backend", "revision", "as_format", "engine_version", "attention_backend"),
+                     "moe_backend", "revision", "as_format", "engine_version", "attention_backend",
+                     "mm_encoder_attn_backend", "mm_encoder_attn_dtype"),
                     ("text", _text)),
     "engine": ("text", lambda value: isinstance(value, str)),
     "capability": ("a number or text such as 8.9", _capability),

@@ -66,6 +66,9 @@ def question(shown: Shown) -> str:
         words.append(f"--attention-backend {deployment.attention_backend}")
     words += [f"--attention-config {name}={value}"
               for name, value in deployment.attention_config.items()]
+    words += [f"{option} {asked}" for option, asked in (
+        ("--mm-encoder-attn-backend", deployment.mm_encoder_attn_backend),
+        ("--mm-encoder-attn-dtype", deployment.mm_encoder_attn_dtype)) if asked]
     words += [f"--kv-cache-dtype-skip-layers {name}"
               for name in deployment.kv_cache_dtype_skip_layers]
     if deployment.block_size:

@@ -84,6 +84,8 @@ def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
         "expert_parallel": deployment.expert_parallel, "dp": deployment.dp,
         "attention_backend": deployment.attention_backend,
         "attention_config": dict(deployment.attention_config),
+        "mm_encoder_attn_backend": deployment.mm_encoder_attn_backend,
+        "mm_encoder_attn_dtype": deployment.mm_encoder_attn_dtype,
         "kv_cache_dtype_skip_layers": list(deployment.kv_cache_dtype_skip_layers),
         "block_size": deployment.block_size, "env": dict(deployment.env),
         "libs": dict(deployment.libs),

@@ -56,7 +56,8 @@ def requirements(attention: Mapping[str, Any]) -> Iterator[Where]:
     """Yield every requirement of the attention part with the place it stands in."""
     for rows in (attention["backends"], attention["prefill"]["backends"], attention["modules"]):
         for backend in rows:
-            for phase in ("imports", "requires", "combination", "refuses", "runs_on"):
+            for phase in ("imports", "requires", "combination", "refuses", "runs_on",
+                          "later"):
                 for position, row in enumerate(backend.get(phase, ())):
                     yield f"attention[{backend['id']}].{phase}[{position}]", row
     flash = attention["flash"]
@@ -70,7 +71,8 @@ def conditions(engine: Engine) -> Iterator[Where]:
     attention = engine["attention"]
     flash = attention["flash"]
     for rows in (attention["order"], attention["prefill"]["order"], flash["first"],
-                 flash["rewrites"], flash["fp8_kv"], engine["kv_cache"]["changes"]):
+                 flash["rewrites"], flash["fp8_kv"], engine["kv_cache"]["changes"],
+                 attention["encoder"]["refused"]):
         yield from (("attention: a when", row["when"]) for row in rows if "when" in row)
     yield "attention.flash.head_mix.per_layer", flash["head_mix"]["per_layer"]
     for row in attention["backends"]:
@@ -91,7 +93,9 @@ def conditions_are_facts(engine: Engine) -> Iterator[str]:
 
 FACTS = {
     "gpu.capability", "gpu.family", "gpu.name", "gpu.capability_text", "gpu.capability_tuple",
-    "gpu.below_80", "flag.use_trtllm_attention",
+    "gpu.below_80", "flag.use_trtllm_attention", "flag.indexer_kv_dtype",
+    "flag.flex_attn_block_m", "flag.flex_attn_block_n", "flag.mm_encoder_attn_dtype",
+    "flex.spare_m", "flex.spare_n", "attn.backend", "attn.sparse_block",
     "attn.heads", "attn.kv_heads", "attn.group", "attn.head_dim", "attn.topk_blocks", "attn.mla",
     "attn.padded_heads", "attn.window",
     "attn.gqa", "attn.sparse", "attn.dense", "attn.sinks", "attn.mm_prefix",

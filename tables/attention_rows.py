@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.tables.attention_flag_rows import CONFIG, ENCODER
 from quantplan.tables.moe_rows import whole_rows
 from quantplan.tables.requirement_rows import REQUIREMENT
 from quantplan.tables.schema import Field, Row
@@ -65,6 +66,10 @@ PREFILL: Row = {
     "source": Field("text", "engine file:symbol"),
     "none_valid": Field("text", "the engine's words when none is valid"),
     "selected_invalid": Field("text", "its words when the one asked for is not"),
+    "names": Field("list", "mla_prefill_backend values", of=Field("text", "a name")),
+    "unknown": Field("text", "its words for any other"),
+    "unregistered": Field("list", "values without a class", of=Field("text", "a name")),
+    "unregistered_says": Field("text", "its words for these"),
     "order": Field("list", "priority lists; the first whose when applies", of={
         "when": _WHEN, "backends": Field("list", "ids in order", of=Field("text", "an id"))}),
     "backends": Field("list", "prefill backends", of={
@@ -150,6 +155,8 @@ ATTENTION: Row = {
                                  required=False, choices=("attention", "mla")),
         "state": Field("flag", "it keeps a recurrent state", required=False),
         "refuses": _REFUSES,
+        "later": Field("list", "what is raised when the engine lays out its cache", required=False,
+                       of=REQUIREMENT),
         "source": Field("text", "engine file:symbol"),
     }),
     "no_state_invariance": Field("text", "the RuntimeError of recurrent layers under "
@@ -158,6 +165,8 @@ ATTENTION: Row = {
     "backends": Field("list", "backends and what they require", of=BACKEND),
     "prefill": Field("row", "prefill of MLA", of=PREFILL),
     "flash": Field("row", "FlashAttention's versions", of=FLASH),
+    "config": Field("row", "--attention-config", of=CONFIG),
+    "encoder": Field("row", "flags of multimodal encoders", of=ENCODER),
 }
 
 KV_CACHE: Row = {
@@ -197,4 +206,6 @@ KV_CACHE: Row = {
 def keyed_attention(attention: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the attention part with its modules and backends keyed by id, `like` applied."""
     return {**attention, "modules": {row["id"]: row for row in attention["modules"]},
-            "backends": {row["id"]: row for row in whole_rows(attention["backends"])}}
+            "backends": {row["id"]: row for row in whole_rows(attention["backends"])},
+            "config": {**attention["config"],
+                       "options": {row["id"]: row for row in attention["config"]["options"]}}}

@@ -75,6 +75,7 @@ ATTENTION_FACTS: Mapping[str, str] = {
     "mm_prefix": "true, or the text vision: image tokens attend to each other",
     "causal": "false: encoder-only attention",
     "topk_blocks": "blocks that sparse attention chooses",
+    "sparse_block": "tokens of a block that sparse attention chooses",
     "q_lora_rank": "features of the query's latent",
     "kv_lora_rank": "features of the latent that is cached",
     "qk_nope_head_dim": "features of a head without position",

@@ -69,7 +69,7 @@ def _without_backend(site: Site) -> Layer:
 def _one_backend(context: Context, site: Site, module: Row) -> Layer:
     """Return the layer of a cache or a state whose class has one backend; a state has none under
     batch invariance (v1/attention/selector.py:_cached_get_mamba_attn_backend raises)."""
-    _check_refusal(site, module, {**context.facts, "attn.heads": 0, "kv.is_fp8": False})
+    _check_refusal(site, module, context.facts)
     lost = module.get("state") and context.facts["env.VLLM_BATCH_INVARIANT"]
     return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
                  attn_backend=None if lost else module["backend"])
@@ -104,10 +104,13 @@ def _choose(
     attention = context.table["attention"]
     heads = kv_cache.per_head(scheme) and not module.get("early")
     facts = attention_facts(context, site, module, asked, heads)
-    selection = select(attention, _list(module, site.module.facts), facts)
+    name = _list(module, site.module.facts)
+    selection = select(attention, name, facts)
     if selection.kernel is None and not selection.alternatives:
-        raise refuse("kernel selection", "ValueError", str(selection.error), site.path,
+        kind = "AssertionError" if name == "vision" else "ValueError"
+        raise refuse("kernel selection", kind, str(selection.error), site.path,
                      attention["source"], selection=selection)
+    _check_refusal(site, module, {**facts, "attn.backend": selection.kernel})
     if selection.kernel is None:
         return Choice(selection, site.module.module, dtype)
     if module.get("cache") is False:
@@ -159,7 +162,8 @@ def _check_refusal(site: Site, constructed: Row, facts: Row) -> None:
     found = refusal(constructed, facts)
     if found is not None:
         row, check = found
-        hint = "Drop the FP8 KV cache here: --kv-cache-dtype auto." if facts["kv.is_fp8"] else None
+        fp8 = facts.get("kv.is_fp8")
+        hint = "Drop the FP8 KV cache here: --kv-cache-dtype auto." if fp8 else None
         raise refuse("kernel selection", row.get("type", "ValueError"), check.says or check.text,
                      site.path, check.source, hint=hint)
 

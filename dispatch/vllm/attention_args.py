@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.predicates import applies, fill, holds
-from quantplan.dispatch.vllm.context import Context, refuse
+from quantplan.dispatch.predicates import applies, holds
+from quantplan.dispatch.vllm.attention_config import (
+    backend_name,
+    backends_of_kinds,
+    prefill_name,
+)
+from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.kv_cache import is_packed
 
 Row = Mapping[str, Any]
@@ -16,17 +21,22 @@ Row = Mapping[str, Any]
 def argument_facts(context: Context, configured: str) -> dict[str, Any]:
     """Return the facts that the flags of attention set for the whole run; `configured` is the KV
     cache's dtype. Refuses a backend that the engine has no name for."""
-    deployment, config = context.deployment, context.deployment.attention_config
-    block = deployment.block_size
-    capability = context.gpu.capability
+    table, deployment = context.table, context.deployment
+    config = {name: v for name, v in deployment.attention_config.items() if v is not None}
+    block, capability = deployment.block_size, context.gpu.capability
+    cache_block = block or table["defaults"]["block_size"]
     facts = {
-        "flag.attention_backend": backend_name(context),
+        "flag.attention_backend": backend_name(table, deployment),
+        "flag.backend_per_kind": backends_of_kinds(table, deployment),
         "flag.flash_attn_version": config.get("flash_attn_version"),
         "flag.use_trtllm_attention": config.get("use_trtllm_attention", "auto"),
-        "flag.mla_prefill_backend": config.get("mla_prefill_backend"),
-        "attn.non_causal": bool(config.get("use_non_causal", False)),
+        "flag.mla_prefill_backend": prefill_name(table, deployment),
+        "flag.indexer_kv_dtype": config.get("indexer_kv_dtype", "auto"),
+        "flag.mm_encoder_attn_backend": (deployment.mm_encoder_attn_backend or "").upper() or None,
+        "flag.mm_encoder_attn_dtype": deployment.mm_encoder_attn_dtype,
+        "attn.non_causal": config.get("use_non_causal", False),
         "attn.block_size": block, "attn.block_given": block is not None,
-        "attn.cache_block": block or context.table["defaults"]["block_size"],
+        "attn.cache_block": cache_block, **_flex(config, cache_block),
         "gpu.capability_tuple": "DeviceCapability(major={}, minor={})".format(
             *divmod(capability, 10)),
     }
@@ -35,24 +45,11 @@ def argument_facts(context: Context, configured: str) -> dict[str, Any]:
     return facts
 
 
-def backend_name(context: Context) -> str | None:
-    """Return --attention-backend as the engine names it, None for its own choice."""
-    asked = context.deployment.attention_backend
-    configured = context.deployment.attention_config.get("backend")
-    table = context.table["attention"]
-    if asked is not None and configured is not None:
-        raise refuse("flags", "ValueError",
-                     "attention_backend and attention_config.backend are mutually exclusive", None,
-                     "engine/arg_utils.py:EngineArgs.create_engine_config",
-                     hint="Give one of them.")
-    name = asked or configured
-    if name is None or name.lower() == "auto":
-        return None
-    if name.upper() not in table["names"]:
-        words = {"backend": name.upper(), "names": ", ".join(table["names"])}
-        raise refuse("flags", "ValueError", fill(table["unknown"], words), None,
-                     table["names_source"])
-    return name.upper()
+def _flex(config: Row, block: int) -> dict[str, Any]:
+    """Return what FlexAttention's tiles leave of a block of the cache."""
+    tiles = {name: config.get(f"flex_attn_block_{name}") for name in "mn"}
+    return {**{f"flag.flex_attn_block_{name}": tile for name, tile in tiles.items()},
+            **{f"flex.spare_{name}": block - (tile or 0) for name, tile in tiles.items()}}
 
 
 def _packed(context: Context, facts: Row, configured: str) -> dict[str, Any]:

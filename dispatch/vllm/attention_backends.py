@@ -19,11 +19,13 @@ FORCED = ("attention", "mla")
 
 def select(attention: Row, name: str, facts: Facts) -> Selection:
     """Return the selection of list `name`; `error` holds the engine's words where none is valid."""
-    asked = facts["flag.attention_backend"]
-    if asked is None or name == "vision":
+    asked, option = _asked(name, facts)
+    if asked is None:
         return _walk(attention, name, facts)
+    if name == "vision":
+        return _encoder(attention, asked, facts)
     if name in FORCED:
-        return _asked_for(attention, name, asked, facts)
+        return _asked_for(attention, name, (asked, option), facts)
     row = next((r for r in attention["forced"] if r["list"] == name and asked in r["named"]), None)
     if row is None:
         return _walk(attention, name, facts)
@@ -32,6 +34,27 @@ def select(attention: Row, name: str, facts: Facts) -> Selection:
     step = Step("Pinned", row["backend"], f"--attention-backend {asked}", row["source"])
     chosen = _candidate(attention, row["backend"], facts, ())
     return Selection(name, row["backend"], (chosen,), (step,))
+
+
+def _asked(name: str, facts: Facts) -> tuple[str | None, str]:
+    """Return the backend asked for in list `name`, and the option that asks."""
+    if name == "vision":
+        asked: str | None = facts["flag.mm_encoder_attn_backend"]
+        return asked, "--mm-encoder-attn-backend"
+    kind, per_kind = facts["attn.kind"], facts["flag.backend_per_kind"]
+    if name in FORCED and kind in per_kind:
+        return per_kind[kind], f"--attention-config backend_per_kind {kind}:"
+    return facts["flag.attention_backend"], "--attention-backend"
+
+
+def _encoder(attention: Row, asked: str, facts: Facts) -> Selection:
+    """Return the backend asked for encoders, of which nothing else is asked."""
+    encoder = attention["encoder"]
+    if asked not in encoder["chosen"]:
+        row = next(r for r in encoder["refused"] if holds(r, facts))
+        return Selection("vision", None, (), (), (), fill(row["says"], {"backend": asked}))
+    step = Step("Pinned", asked, f"--mm-encoder-attn-backend {asked}", encoder["source"])
+    return Selection("vision", asked, (_candidate(attention, asked, facts, ()),), (step,))
 
 
 def _walk(attention: Row, name: str, facts: Facts) -> Selection:
@@ -49,13 +72,16 @@ def _none_valid(attention: Row, tried: Sequence[Candidate], facts: Facts) -> str
     return fill(attention["none_valid"], {**facts, "reasons": "{" + reasons + "}"})
 
 
-def _asked_for(attention: Row, name: str, asked: str, facts: Facts) -> Selection:
-    step = Step("Pinned", asked, f"--attention-backend {asked}", attention["source"])
+def _asked_for(
+    attention: Row, name: str, asking: tuple[str, str], facts: Facts
+) -> Selection:
+    asked, option = asking
+    step = Step("Pinned", asked, f"{option} {asked}", attention["source"])
     if asked in attention["unregistered"]:
         words = fill(attention["unregistered_says"], {"backend": asked})
         return Selection(name, None, (), (step,), (), words)
     if asked not in attention["backends"]:
-        raise NotKnownError(f"--attention-backend {asked}", wanted="one of " + ", ".join(
+        raise NotKnownError(f"{option} {asked}", wanted="one of " + ", ".join(
             n for n in attention["names"] if n in attention["backends"]),
             hint="It is made for other devices; on an NVIDIA GPU it is not in the table.")
     tried = _candidate(attention, asked, facts, None)
@@ -78,13 +104,13 @@ def _candidate(
     attention: Row, name: str, facts: Facts, aspects: Sequence[str] | None
 ) -> Candidate:
     row = attention["backends"][name]
-    checks = tuple(check for rows in _asked(attention, row, facts, aspects)
+    checks = tuple(check for rows in _phases(attention, row, facts, aspects)
                    for check in _evaluated(rows, row, facts))
     reason = ", ".join(_reasons(attention, row, facts, aspects)[0]) or None
     return Candidate(name, verdict_of(checks), checks, f"{row['file']}:{row['symbol']}", reason)
 
 
-def _asked(
+def _phases(
     attention: Row, row: Row, facts: Facts, aspects: Sequence[str] | None
 ) -> tuple[Sequence[Row], Sequence[Row], Sequence[Row]]:
     """Return what the file imports, what is asked aspect by aspect, and what in combination."""
@@ -122,24 +148,26 @@ def _reasons(
     """Return the engine's reasons in its order, and whether the file's import is the reason."""
     imports, own, together = (
         [c.says or c.text for c in _evaluated(rows, row, facts) if c.verdict != PASS]
-        for rows in _asked(attention, row, facts, aspects))
+        for rows in _phases(attention, row, facts, aspects))
     return (imports, True) if imports else ([*dict.fromkeys(own), *together[:1]], False)
 
 
 def refusal(row: Row, facts: Facts) -> tuple[Row, Check] | None:
     """Return the first row of what a backend's or a module's constructor raises, with its check,
     or None."""
-    padded = next((n for n in row.get("pads_heads", ()) if n >= facts["attn.heads"]), None)
-    return _first_failing(row, "refuses", {**facts, "attn.padded_heads": padded})
+    heads = facts.get("attn.heads", 0)
+    padded = next((n for n in row.get("pads_heads", ()) if n >= heads), None)
+    return first_failing(row, "refuses", {**facts, "attn.padded_heads": padded})
 
 
 def without_code(row: Row, facts: Facts) -> Check | None:
     """Return the check by which a chosen backend has no machine code for the device, or None."""
-    found = _first_failing(row, "runs_on", facts)
+    found = first_failing(row, "runs_on", facts)
     return found[1] if found else None
 
 
-def _first_failing(row: Row, phase: str, facts: Facts) -> tuple[Row, Check] | None:
+def first_failing(row: Row, phase: str, facts: Facts) -> tuple[Row, Check] | None:
+    """Return the first requirement of a phase that fails, with its check, or None."""
     for requirement in row.get(phase, ()):
         check = evaluate(requirement, facts, row["id"], row.get("file", row.get("source", "")))
         if check is not None and check.verdict == FAIL:

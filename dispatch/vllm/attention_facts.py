@@ -39,24 +39,36 @@ def _sizes(context: Context, own: Row, mla: Facts) -> Facts:
     latent = mla["mla.kv_lora_rank"] + mla["mla.qk_rope_head_dim"]
     head = latent if mla["mla.kv_lora_rank"] else own.get("head_dim", 0)
     return {"attn.heads": heads, "attn.kv_heads": kv_heads, "attn.group": heads // kv_heads,
-            "attn.head_dim": head, "attn.topk_blocks": own.get("topk_blocks", 0)}
+            "attn.head_dim": head, "attn.topk_blocks": own.get("topk_blocks", 0),
+            "attn.sparse_block": own.get("sparse_block", 0)}
 
 
 def _nature(context: Context, own: Row, module: Row) -> Facts:
     is_mla = bool(module.get("mla"))
     sparse = bool(module.get("sparse") or own.get("index_topk"))
     encoder_only = own.get("causal") is False
+    windowed = window(context, own) is not None
     return {
+        "attn.kind": _kind(is_mla, encoder_only, windowed and not module.get("early")),
         "attn.mla": is_mla, "attn.gqa": not is_mla, "attn.sparse": sparse,
         "attn.dense": not sparse, "attn.sinks": bool(own.get("sinks")),
         "attn.mm_prefix": own.get("mm_prefix") in (True, "vision"),
-        "attn.sliding_window": window(context, own) is not None,
+        "attn.sliding_window": windowed,
         "attn.window": window(context, own),
         "attn.softcap": bool(own.get("softcap")), "attn.rswa": False,
         "attn.encoder_only": encoder_only,
         "attn.type": "ENCODER_ONLY" if encoder_only else "DECODER",
     }
 
+
+def _kind(is_mla: bool, encoder_only: bool, windowed: bool) -> str:
+    """Return the group of layers by which backend_per_kind knows one; latent attention does not
+    tell of a window (v1/attention/selector.py:get_attn_spec_kind)."""
+    if encoder_only:
+        return "encoder_only_attention"
+    if is_mla:
+        return "mla_attention"
+    return "sliding_window" if windowed else "full_attention"
 
 
 def window(context: Context, own: Row) -> int | None:

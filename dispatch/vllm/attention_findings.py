@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.trace import Finding, Layer
+from quantplan.dispatch.vllm.attention_backends import first_failing
 from quantplan.dispatch.vllm.attention_facts import is_quantized
 from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.kv_cache import CT_METHOD, is_packed, scales_kind
@@ -40,6 +41,18 @@ def state_not_invariant(context: Context, layers: Layers) -> Iterator[Finding]:
             yield Finding("weight loading", "error", "state-not-batch-invariant",
                           fill(table["no_state_invariance"], {"backend": row["backend"]}),
                           "Unset VLLM_BATCH_INVARIANT.", table["no_state_invariance_source"])
+            return
+
+
+def refused_later(context: Context, layers: Layers) -> Iterator[Finding]:
+    """A module whose cache refuses when it is laid out."""
+    modules = context.table["attention"]["modules"]
+    for layer in layers:
+        row = modules.get(layer.module, {})
+        found = first_failing(row, "later", context.facts) if "later" in row else None
+        if found:
+            yield Finding("weight loading", "error", "cache-refused",
+                          f"{layer.path}: {found[1].says}", None, found[1].source)
             return
 
 
@@ -146,6 +159,6 @@ def block_precluded(context: Context, layers: Layers) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[Context, Layers], Iterator[Finding]], ...] = (
-    not_compiled, state_not_invariant, missing_scales, scheme_not_read, changed_by_engine,
-    packed_boundary, block_precluded,
+    not_compiled, state_not_invariant, refused_later, missing_scales, scheme_not_read,
+    changed_by_engine, packed_boundary, block_precluded,
 )

@@ -18,6 +18,9 @@ def check_flags(table: Table, deployment: Deployment) -> None:
         raise UsageError(f"--moe-backend {deployment.moe_backend}",
                          wanted=", ".join(table["moe_backends"]))
     check_kv_flag(table, deployment.kv_cache_dtype)
+    dtypes, asked = table["attention"]["encoder"]["dtypes"], deployment.mm_encoder_attn_dtype
+    if asked is not None and asked not in dtypes:
+        raise UsageError(f"--mm-encoder-attn-dtype {asked}", wanted=", ".join(dtypes))
 
 
 def _check_per_quant(table: Table, overrides: Mapping[str, str] | None) -> None:

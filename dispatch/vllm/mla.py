@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import PASS, applies, evaluate, fill
-from quantplan.tables.errors import UsageError
 
 Facts = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -37,10 +36,9 @@ def _first(prefill: Row, facts: Facts) -> tuple[str | None, str | None]:
 
 
 def _asked_for(prefill: Row, asked: str, facts: Facts) -> tuple[str | None, str | None]:
-    row = next((r for r in prefill["backends"] if r["name"] == asked.upper()), None)
-    if row is None:
-        raise UsageError(f"--attention-config mla_prefill_backend {asked}",
-                         wanted="one of " + ", ".join(r["name"] for r in prefill["backends"]))
+    if asked in prefill["unregistered"]:
+        return None, fill(prefill["unregistered_says"], {"backend": asked})
+    row = next(r for r in prefill["backends"] if r["name"] == asked)
     reasons = _reasons(row, facts)
     words = {"backend": row["name"], "reasons": str(reasons)}
     return (None, fill(prefill["selected_invalid"], words)) if reasons else (row["id"], None)

@@ -22,7 +22,7 @@ from quantplan.dispatch.trace import (
     Trace,
 )
 from quantplan.dispatch.vllm.attention import attention_layer, with_attention
-from quantplan.dispatch.vllm.attention_args import backend_name
+from quantplan.dispatch.vllm.attention_config import backend_name, check_config, check_encoder
 from quantplan.dispatch.vllm.construction import check_rules, replaced
 from quantplan.dispatch.vllm.context import (
     Assignment,
@@ -57,6 +57,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     model construction, and the worker's own check of the dtype; what fails later is a finding."""
     check_flags(table, deployment)
     try:
+        check_config(table, deployment)
         given_args(table, deployment)
         check_start(table, checkpoint, deployment)
         dtype = resolve_dtype(table, checkpoint, gpu, deployment.dtype)
@@ -68,11 +69,12 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
     method = Method(requested=deployment.quantization)
     try:
+        check_encoder(table, checkpoint, deployment)
         named = name_method(table, checkpoint, deployment, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
         readable("VLLM_BATCH_INVARIANT", facts)
         check_float_kv(table, deployment.kv_cache_dtype, dtype)
-        backend_name(context)
+        backend_name(table, deployment)
         _check_heads(structure, deployment.tp)
         _check_experts(structure, deployment.expert_parallel)
         serving = serve(named, context)

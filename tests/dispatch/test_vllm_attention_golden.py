@@ -23,6 +23,8 @@ with gzip.open(FILE, "rt", encoding="utf-8") as lines:
     ROWS = [json.loads(line) for line in lines]
 REFUSED = [row for row in ROWS if row["expect"]["error"]]
 CHOSEN = [row for row in ROWS if not row["expect"]["error"]]
+UNTOLD = {"DeepseekV4FlashMLAAttention", "DeepseekV4FlashInferSM120Attention"}
+"""Modules whose cache dtype the recorded answers do not hold."""
 
 
 def answer(case: dict[str, Any]) -> Explanation:
@@ -35,7 +37,8 @@ def answer(case: dict[str, Any]) -> Explanation:
 def attention(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return what a row of our JSON says of attention."""
     names = ("module", "attn_backend", "kv_cache_dtype", "method", "prefill_backend")
-    return tuple(row.get(name) for name in names)
+    told = {**row, "kv_cache_dtype": None} if row["module"] in UNTOLD else row
+    return tuple(told.get(name) for name in names)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=[row["id"] for row in REFUSED])
@@ -65,5 +68,6 @@ def test_the_rows_are_of_every_kind() -> None:
     told = [entry for row in ROWS for entry in row["expect"]["attention"]]
     assert {entry[2] for entry in told} >= {
         "Attention", "MLAAttention", "DeepseekV32Attention", "DeepseekV32IndexerCache",
-        "MMEncoderAttention", "MambaMixer2", "QwenGatedDeltaNetAttention"}
-    assert len({entry[3] for entry in told}) >= 20
+        "MMEncoderAttention", "MambaMixer2", "QwenGatedDeltaNetAttention", "DeepseekV4SWACache",
+        "ChunkedLocalAttention", "MiniMaxM3SparseAttention", *UNTOLD}
+    assert len({entry[3] for entry in told}) >= 30
