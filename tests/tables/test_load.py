@@ -87,7 +87,7 @@ def test_a_missing_key_of_a_row() -> None:
 
 
 def test_a_wrong_type_deep_in_a_row() -> None:
-    line = refusal("{fact: gpu.capability, min: 100,", '{fact: gpu.capability, min: "100",')
+    line = refusal("- {fact: gpu.capability, min: 100,", '- {fact: gpu.capability, min: "100",')
     assert line == ("tables/engines/vllm/0.32.0.yaml: kernels[FlashInferFP8ScaledMMLinearKernel]: "
                     "supported[1]: min: wrong type; wanted number; found str '100'")
 
