@@ -49,5 +49,6 @@ def _hint(context: Context, layer: Layer, check: Check) -> str:
         return f"Install that library; --lib {check.fact[4:]}=on says that it is there."
     if check.fact == "layer.k":
         return "Use a tensor parallel size that leaves whole groups of 16."
-    return f"Drop {context.deployment.backend_words(layer.selection.family)}." if (
-        layer.selection and layer.selection.steps) else "Choose another kernel of its list."
+    deployment, family = context.deployment, layer.selection.family if layer.selection else ""
+    return "Choose another kernel with --linear-backend." if (
+        deployment.backend_of(family) == "auto") else f"Drop {deployment.backend_words(family)}."
