@@ -37,7 +37,7 @@ def walk(table: Row, family_id: str, facts: Facts) -> Selection:
     return Selection(
         family_id, chosen, tuple(candidates), tuple(steps),
         alternatives(candidates, chosen),
-        None if chosen else _no_kernel(family, candidates),
+        None if chosen else _no_kernel(family, candidates, facts),
     )
 
 
@@ -74,11 +74,11 @@ def _filter_backend(
         return names
     source = table["linear_backend_source"]
     kept = [n for n in names if n in table["linear_backends"].get(backend, ())]
-    if not kept:
+    if not kept and "none_left" not in family:
         steps.append(Step("Filtered", "nothing", f"{asked} has no kernel for this layer type; the "
                           "whole list is tried", source))
         return names
-    steps.append(Step("Filtered", f"only {', '.join(kept)}", asked, source))
+    steps.append(Step("Filtered", f"only {', '.join(kept)}" if kept else "nothing", asked, source))
     return kept
 
 
@@ -215,7 +215,9 @@ def alternatives(candidates: list[Candidate], chosen: str | None) -> tuple[Alter
     return tuple(found)
 
 
-def _no_kernel(family: Row, candidates: list[Candidate]) -> str:
+def _no_kernel(family: Row, candidates: list[Candidate], facts: Facts) -> str:
+    if not candidates:
+        return fill(family["none_left"], {"backend": facts["flag.linear_backend"]})
     header = ("Failed to find a kernel that can implement the "
               f"{family['label']} linear layer. Reasons: \n")
     return header + "\n".join(c.reason or "" for c in candidates)

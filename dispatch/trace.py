@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check
 
 SEVERITIES = ("error", "warning", "info")
+PARTIAL_TABLE = "partial-table"
+"""The finding of an answer whose table covers a part of the engine version only."""
 STAGES = (
     "flags", "method name", "config fields", "capability gate", "activation dtype",
     "layer assignment", "shapes under TP", "scales in the checkpoint", "kernel selection",

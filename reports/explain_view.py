@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
-from quantplan.dispatch.trace import Candidate, EngineError, Finding, Layer, Selection, Trace
+from quantplan.dispatch.trace import (
+    PARTIAL_TABLE,
+    Candidate,
+    EngineError,
+    Finding,
+    Layer,
+    Selection,
+    Trace,
+)
 
 SCHEMA = "quantplan/explain/1"
 
@@ -34,11 +42,13 @@ def explain_view(
 
 
 def starts(trace: Trace) -> str:
-    """Return "no" when the engine refuses or a finding says it fails later, else "yes" or
-    "conditional"."""
+    """Return "no" when the engine refuses or a finding says it fails later, else "yes" or, where
+    that depends on what is not known, "conditional"."""
     if trace.error or any(f.severity == "error" for f in trace.findings):
         return "no"
-    return "conditional" if trace.outcome == "conditional" else "yes"
+    partial = any(f.id == PARTIAL_TABLE for f in trace.findings)
+    unsure = partial or trace.outcome == "conditional"
+    return "conditional" if unsure else "yes"
 
 
 def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from quantplan.tables.coverage_rows import is_base_row
 from quantplan.tables.engine_source import EngineSource
 from quantplan.tables.overlay import item_name
 from quantplan.tables.symbols import definitions, symbol_hash, text_hash
@@ -33,7 +34,7 @@ class Citation(NamedTuple):
 def table_citations(table: Mapping[str, Any]) -> Iterator[Citation]:
     """Yield every citation of a table: its sources, and the classes that rows are named after."""
     for where, source in sources(table):
-        if not source.startswith("cuobjdump"):
+        if not source.startswith("cuobjdump") and not is_base_row(table, where):
             path, _, symbol = source.partition(":")
             yield Citation(path, symbol or None, where)
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from quantplan.tables.attention_rows import ATTENTION, KV_CACHE, keyed_attention
+from quantplan.tables.coverage_rows import COVERS
 from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.inc_rows import INC
 from quantplan.tables.load import read_table
@@ -68,6 +69,8 @@ FAMILY: Row = {
                   }),
     "backend_filter": Field("flag", "whether --linear-backend filters this list",
                             required=False),
+    "none_left": Field("text", "the ValueError where --linear-backend names no kernel of the list; "
+                       "{backend} is filled in; absent: the whole list is tried", required=False),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -83,6 +86,8 @@ ENGINE_DOCUMENT: Row = {
         "file": Field("text", "file name of the wheel"),
         "sha256": Field("text", "its SHA-256"),
     }),
+    "covers": Field("row", "what the table speaks for, where that is not the whole version",
+                    required=False, of=COVERS),
     "changes": Field("list", "what differs from the version that it extends, made in order; each "
                      "has one operation", required=False, of=CHANGE),
     "traits": Field("list", "behaviour that no other row says and that a Python rule reads", of={
@@ -170,6 +175,7 @@ OVERLAY_DOCUMENT: Row = {
     **{name: ENGINE_DOCUMENT[name] for name in ("engine", "version", "default", "released",
                                                 "wheel")},
     "extends": Field("text", ENGINE_DOCUMENT["extends"].doc),
+    "covers": ENGINE_DOCUMENT["covers"],
     "changes": Field("list", ENGINE_DOCUMENT["changes"].doc, of=CHANGE),
 }
 """A file of a version that extends another one."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from quantplan.tables import attention_laws
 from quantplan.tables.citations import sources
+from quantplan.tables.coverage_rows import coverage_is_known
 from quantplan.tables.errors import TableError
 from quantplan.tables.load import (
     compile_table,
@@ -206,8 +207,8 @@ FACTS = MOE_FACTS | {
     "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
     "quant.act_key", "quant.act_group", "humming.act",
-    "quant.pack_factor", "quant.channelwise", "quant.grouped", "quant.group_is_full_k",
-    "quant.weight_only", "quant.codec", "quant.block",
+    "quant.pack_factor", "quant.channelwise", "quant.g_idx", "quant.grouped",
+    "quant.group_is_full_k", "quant.weight_only", "quant.codec", "quant.block",
 } | attention_laws.FACTS
 """Facts besides lib.* and env.*: dispatch/vllm/context.py, fp8.py, integers.py; attention's own."""
 
@@ -218,4 +219,5 @@ ENGINE_LAWS: tuple[Law, ...] = (
     names_are_methods, *attention_laws.LAWS, family_texts_fill, modes_have_words,
     ids_are_unique, kernels_are_known, kernels_are_used, one_predicate_each, facts_are_known,
     placeholders_are_facts, methods_have_classes, sources_name_files,
+    coverage_is_known,
 )

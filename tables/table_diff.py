@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from quantplan.tables.load import chain_names, read_table
 from quantplan.tables.overlay import item_name, path_steps
 
-IDENTITY = ("engine", "version", "default", "extends", "released", "wheel", "changes")
+IDENTITY = ("engine", "version", "default", "extends", "released", "wheel", "covers", "changes")
 """Fields that say which version a table is of, not what it does."""
 PLAIN_KEY = re.compile(r"[A-Za-z_]\w*")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
 from quantplan.dispatch.vllm.fields import Config, names, need
 from quantplan.dispatch.vllm.headers import assumed_plain, unquantized_modules
 from quantplan.dispatch.vllm.ignore import is_skipped
@@ -20,6 +20,9 @@ from quantplan.tables.errors import CheckpointError
 SOURCE = "model_executor/layers/quantization/auto_awq.py:AutoAWQConfig"
 ALIGN_SOURCE = (
     "model_executor/layers/quantization/auto_awq.py:BaseAWQLinearMethod.create_weights")
+
+MARLIN_SHAPE_SOURCE = (
+    "model_executor/layers/quantization/utils/marlin_utils.py:check_marlin_supports_layer")
 
 
 class AwqFields(NamedTuple):
@@ -88,6 +91,11 @@ def _not_marlin(fields: AwqFields, context: Context, site: Site) -> str | None:
         context.gpu.capability, "uint4", fields.group, fields.zero_point)
     if reason:
         return reason
+    if site.module.split == "vocab" and not trait(context.table, "head_has_sizes"):
+        raise refuse("layer assignment", "AttributeError",
+                     "'ParallelLMHead' object has no attribute 'output_size'", site.path,
+                     MARLIN_SHAPE_SOURCE,
+                     hint="This version cannot load a quantized lm_head of an AWQ checkpoint.")
     group, shard = fields.group, site.shard
     if group == -1 or group >= shard.k_full or shard.k % group == 0:
         return None

@@ -8,10 +8,10 @@ from typing import Any
 
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import ct_embedding, ct_integers
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
 from quantplan.dispatch.vllm.ct_args import read_args
 from quantplan.dispatch.vllm.ct_layers import assign_group, check_capability
-from quantplan.dispatch.vllm.ct_schemes import Group
+from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
 from quantplan.dispatch.vllm.ct_targets import CtFields, group_of
 from quantplan.dispatch.vllm.ct_transforms import read_transforms, wrap
 from quantplan.dispatch.vllm.fields import Config, bad_config, names
@@ -25,13 +25,14 @@ def read(config: Config, context: Context) -> CtFields:
     """Return the fields of a compressed-tensors checkpoint, or refuse as its constructor does."""
     targets: dict[str, Group] = {}
     formats = context.table["compressed_tensors"]["activation_formats"]
+    act_order = trait(context.table, "grouped_act_order")
     for name, raw in (config.get("config_groups") or {}).items():
         if not isinstance(raw, Mapping) or not _is_names(raw.get("targets")):
             raise CheckpointError(f"quantization_config: config_groups: {name}: targets",
                                   wanted="a list of names", found=repr(raw)[:60])
         if not raw["targets"] or _is_attention_group(raw["targets"]):
             continue
-        group = _group(raw, name, config.get("format"), formats)
+        group = _group(raw, name, config.get("format"), formats, act_order)
         targets.update(dict.fromkeys(raw["targets"], group))
     _check_sparsity(config.get("sparsity_config"))
     return CtFields(targets, names(config, "ignore"), config.get("kv_cache_scheme"),
@@ -47,13 +48,14 @@ def _is_attention_group(targets: list[Any]) -> bool:
 
 
 def _group(
-    raw: Mapping[str, Any], name: str, default_format: str | None, formats: Sequence[str]
+    raw: Mapping[str, Any], name: str, default_format: str | None, formats: Sequence[str],
+    act_order: bool,
 ) -> Group:
     weights = read_args(raw.get("weights"), f"config_groups: {name}: weights")
     if weights is None:
         raise CheckpointError(f"quantization_config: config_groups: {name}: weights",
                               wanted="an object", found="nothing")
-    if weights.actorder in ("group", "dynamic"):
+    if weights.actorder in GROUP_ORDERS and not act_order:
         raise bad_config("Compressed-tensors group/dynamic activation ordering "
                          f"(actorder={weights.actorder!r}) is no longer supported. Use a "
                          "checkpoint with static/weight activation ordering or without "

@@ -9,7 +9,7 @@ from typing import Any
 from quantplan.dispatch.predicates import applies, show
 from quantplan.dispatch.trace import Finding, Selection
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.dispatch.vllm.ct_schemes import Group
+from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
 from quantplan.dispatch.vllm.integers import act_words, integer_quant, marlin_input_dtype
 
 Row = Mapping[str, Any]
@@ -22,7 +22,7 @@ def assign(row: Row, group: Group, context: Context, site: Site) -> Assignment:
     rules, weights = row["integer"], group.weights
     zero_points = not weights.symmetric and "zero_point_types" in rules
     types = rules["zero_point_types" if zero_points else "types"]
-    _check_arguments(row, group, site)
+    _check_arguments(row, group, site, types)
     size = -1 if weights.group_size is None else weights.group_size
     if rules["whole_groups"] == "before":
         _check_whole_groups("before", size, site)
@@ -32,6 +32,7 @@ def assign(row: Row, group: Group, context: Context, site: Site) -> Assignment:
     act = rules.get("act_type", context.dtype)
     quant = integer_quant(site, types[str(weights.num_bits)], weights.num_bits, size, zero_points,
                           act, _humming_input(rules, group))
+    quant["quant.g_idx"] = weights.actorder in GROUP_ORDERS
     return Assignment("CompressedTensorsLinearMethod", row["id"], "mixed_precision", quant,
                       act_words(act), why=_why(group, row))
 
@@ -44,12 +45,15 @@ def _unpacked(row: Row, size: int, site: Site) -> Assignment:
                       why=f"{facts}: the weight is unpacked and multiplied in 16 bits")
 
 
-def _check_arguments(row: Row, group: Group, site: Site) -> None:
+def _check_arguments(row: Row, group: Group, site: Site, types: Row) -> None:
     rules, weights = row["integer"], group.weights
     if str(weights.num_bits) not in rules["types"]:
         words = rules["bad_bits"].format(bits=weights.num_bits,
                                          supported=[int(bits) for bits in rules["types"]])
         raise refuse("layer assignment", "ValueError", words, site.path, row["source"])
+    if str(weights.num_bits) not in types:
+        raise refuse("layer assignment", "KeyError", str(weights.num_bits), site.path,
+                     row["source"], hint="No zero points at this width; use symmetric weights.")
     if "group_sizes" in rules and weights.group_size not in rules["group_sizes"]:
         raise refuse("layer assignment", "ValueError", rules["bad_group"], site.path,
                      row["source"])
@@ -79,8 +83,9 @@ def after_selection(
     if rules.get("marlin_input") and selection.kernel == "MarlinLinearKernel":
         act = marlin_input_dtype(context, site) or context.dtype
         quant = integer_quant(site, quant["quant.weight_type"], quant["quant.bits"],
-                              quant["quant.group_size"], quant["quant.zero_points"], act)
-    if rules["whole_groups"] != "before":
+                              quant["quant.group_size"], quant["quant.zero_points"], act
+                              ) | {"quant.g_idx": quant["quant.g_idx"]}
+    if rules["whole_groups"] != "before" and not quant["quant.g_idx"]:
         _check_whole_groups(rules["whole_groups"], quant["quant.group_size"], site)
     why = None if selection.kernel == HUMMING and "humming_input" in rules else assignment.why
     return assignment._replace(quant=quant, act=act_words(quant["quant.act_type"]), why=why,

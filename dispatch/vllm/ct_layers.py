@@ -8,7 +8,7 @@ from typing import Any
 
 from quantplan.dispatch.vllm import ct_integers, fp8, nvfp4
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.dispatch.vllm.ct_schemes import Group, scheme_of
+from quantplan.dispatch.vllm.ct_schemes import Group, joined, scheme_of
 
 Row = Mapping[str, Any]
 Scheme = Callable[[Row, Group, Context, Site], Assignment]
@@ -27,10 +27,11 @@ def assign_group(group: Group, context: Context, site: Site) -> Assignment:
 def check_capability(row: Row, context: Context, site: Site) -> None:
     """Refuse a scheme above the GPU."""
     if context.gpu.capability < row["min_capability"]:
-        raise refuse("layer assignment", "RuntimeError",
-                     "Quantization scheme is not supported for the current GPU. Min capability: "
-                     f"{row['min_capability']}. Current capability: {context.gpu.capability}.",
-                     site.path, row["source"],
+        words = joined(context.table, (
+            "Quantization scheme is not supported for ",
+            f"the current GPU. Min capability: {row['min_capability']}. ",
+            f"Current capability: {context.gpu.capability}."))
+        raise refuse("layer assignment", "RuntimeError", words, site.path, row["source"],
                      hint="No flag changes this; use another format or a newer GPU.")
 
 

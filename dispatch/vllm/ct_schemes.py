@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import applies
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.vllm.context import Table, refuse, trait
 from quantplan.dispatch.vllm.ct_args import Args
 
 SOURCE = ("model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:"
           "CompressedTensorsConfig._get_scheme_from_parts")
 ARGUMENTS = ("type", "num_bits", "strategy", "symmetric", "group_size", "scale_dtype")
+GROUP_ORDERS = ("group", "dynamic")
+"""Activation orderings within groups; dynamic is another word for group."""
 
 
 class Group(NamedTuple):
@@ -64,6 +66,12 @@ def _check_nvfp4(scheme: str, group: Group, table: Table, path: str) -> None:
         return
     inputs = group_facts(group._replace(weights=group.inputs), table)
     if not any(applies(when, inputs) for when in table["schemes"][scheme]["when"]):
-        raise refuse("layer assignment", "ValueError",
-                     "For NVFP4 weights, input quantization must also be NVFP4 format, None for "
-                     "NVFP4A16", path, SOURCE)
+        raise refuse("layer assignment", "ValueError", joined(table, (
+            "For NVFP4 weights, input quantization must also be NVFP4 format, ",
+            "None for NVFP4A16")), path, SOURCE)
+
+
+def joined(table: Table, parts: tuple[str, ...]) -> str:
+    """Return the words of a refusal that an exception takes whole, or in parts that print as a
+    tuple."""
+    return str(parts) if trait(table, "ct_refusals_in_parts") else "".join(parts)

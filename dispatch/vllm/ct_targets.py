@@ -26,7 +26,7 @@ def group_of(
     """Return the config group that serves a layer of class `module`, None where there is none, and
     whether `ignore` names the layer (CompressedTensorsConfig.get_scheme_dict)."""
     packed = context.structure.packed
-    if is_ignored(path, fields.ignore, packed):
+    if is_ignored(context.table, path, fields.ignore, packed):
         return None, True
     target = find_target(path, module, list(fields.targets), packed)
     return (None if target is None else fields.targets[target]), False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
 from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.headers import assumed_plain, quantized_modules
@@ -33,6 +33,7 @@ class GptqFields(NamedTuple):
     bits: int
     group: int
     sym: bool
+    desc_act: bool
     lm_head: bool
     dynamic: Mapping[str, Any]
     quantized: frozenset[str]
@@ -45,11 +46,13 @@ def read(config: Config, context: Context) -> GptqFields:
     dynamic = config.get("dynamic") or {}
     bits, group = need(config, "bits"), need(config, "group_size")
     desc_act, sym = need(config, "desc_act"), need(config, "sym")
-    check_desc_act(desc_act, group, dynamic)
+    if not trait(context.table, "grouped_act_order"):
+        check_desc_act(desc_act, group, dynamic)
     _weight_type(bits, sym, "config fields", None)
     listed = names(config, "modules_in_block_to_quantize", nested=True)
     plain = () if listed else assumed_plain(context.checkpoint, context.structure)
-    return GptqFields(bits, group, sym, bool(config.get("lm_head")), dynamic,
+    return GptqFields(bits, group, sym, bool(desc_act and group != -1),
+                      bool(config.get("lm_head")), dynamic,
                       frozenset(listed or quantized_modules(context.checkpoint)), config,
                       frozenset(plain))
 
@@ -113,6 +116,9 @@ def _kernel_list(
                      hint="Use a group size of 32, 64, 128 or -1, and a GPU of 7.5 or newer.")
     act = marlin_input_dtype(context, site) or context.dtype
     quant = integer_quant(site, weight_type, bits, group, False, act)
+    ordered = rule["desc_act"] if isinstance(rule.get("desc_act"), bool) else fields.desc_act
+    if ordered and trait(context.table, "grouped_act_order"):
+        quant["quant.g_idx"] = True
     return Assignment("AutoGPTQLinearMethod", None, "mixed_precision", quant, act_words(act))
 
 

@@ -8,7 +8,8 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
 
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.predicates import fill
+from quantplan.dispatch.vllm.context import Table, refuse, trait
 from quantplan.dispatch.vllm.expressions import search
 
 Packed = Mapping[str, Sequence[str]]
@@ -88,26 +89,26 @@ def patterns_of(entries: tuple[str, ...]) -> Patterns:
                     tuple(e[3:] for e in entries if e.startswith("re:")))
 
 
-def is_ignored(path: str, entries: tuple[str, ...], packed: Packed) -> bool:
+def is_ignored(table: Table, path: str, entries: tuple[str, ...], packed: Packed) -> bool:
     """Return whether compressed-tensors' `ignore` (names or re: patterns) names all of `path`."""
     patterns = patterns_of(entries)
-    if patterns.match(path):
-        return True
     name = path.rsplit(".", 1)[-1]
+    by_pattern = name not in packed or trait(table, "ct_ignores_fused_by_pattern")
+    if patterns.match(path) if by_pattern else path in patterns.names:
+        return True
     if name not in packed:
         return False
     verdicts = [patterns.match(path.replace(name, leaf)) for leaf in packed[name]]
     if any(verdicts) and not all(verdicts):
-        raise different_schemes(path)
+        raise different_schemes(table, path, packed[name])
     return all(verdicts)
 
 
-def different_schemes(path: str) -> Exception:
+def different_schemes(table: Table, path: str, leaves: Sequence[str]) -> Exception:
     """Return the refusal of a fused layer of which only some leaves are ignored."""
-    return refuse("layer assignment", "ValueError",
-                  f"Found different quantization schemes for the shards of {path}. vLLM "
-                  "requires all to use the same scheme.", path, SCHEME_SOURCE,
-                  hint="Ignore every leaf of the fused layer, or none.")
+    words = {"path": path, "leaves": str(list(leaves))}
+    return refuse("layer assignment", "ValueError", fill(trait(table, "ct_partly_ignored"), words),
+                  path, SCHEME_SOURCE, hint="Ignore every leaf of the fused layer, or none.")
 
 
 def matches(value: str, target: str, contains: bool = False) -> bool:

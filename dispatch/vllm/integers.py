@@ -70,6 +70,7 @@ def integer_quant(  # noqa: PLR0917 - one argument per field of MPLinearLayerCon
         "quant.channelwise": group == -1,
         "quant.grouped": group != -1 and group < site.shard.k_full,
         "quant.group_is_full_k": group == site.shard.k_full,
+        "quant.g_idx": False,
         "quant.act_key": act_key,
         "quant.act_group": act_group,
     }

@@ -35,7 +35,8 @@ def is_ignored(args: OnlineArgs, context: Context, path: str) -> bool:
     """Return whether `ignore` names all of a layer; refuses where it names some of its leaves."""
     verdicts = [bool(found) for found in _matching(path, args.ignore, context)]
     if any(verdicts) and not all(verdicts):
-        raise different_schemes(path)
+        leaves = context.structure.packed[path.rsplit(".", 1)[-1]]
+        raise different_schemes(context.table, path, leaves)
     return all(verdicts)
 
 

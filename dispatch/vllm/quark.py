@@ -56,7 +56,7 @@ def is_excluded(fields: QuarkFields, context: Context, site: Site) -> bool:
         raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable",
                      site.module_path, f"{FOLDER}/utils.py:should_ignore_layer",
                      hint="The config lacks exclude; an empty list says nothing is left out.")
-    return is_ignored(site.path, fields.ignore, context.structure.packed)
+    return is_ignored(context.table, site.path, fields.ignore, context.structure.packed)
 
 
 def _fp8(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:

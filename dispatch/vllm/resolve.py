@@ -31,7 +31,9 @@ from quantplan.dispatch.vllm.context import (
     Table,
     base_facts,
     refuse,
+    trait,
 )
+from quantplan.dispatch.vllm.coverage import check_kernel, check_method, check_question, covered
 from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.layer import experts_layer
@@ -56,6 +58,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     """Return what this vLLM version would do. The outcome covers everything up to and including
     model construction, and the worker's own check of the dtype; what fails later is a finding."""
     check_flags(table, deployment)
+    check_question(table, checkpoint, deployment)
     try:
         check_config(table, deployment)
         given_args(table, deployment)
@@ -63,8 +66,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         dtype = resolve_dtype(table, checkpoint, gpu, deployment.dtype)
     except Refusal as refusal:
         return _never_began(table, checkpoint, deployment, refusal.error)
-    structure = model_structure(
-        checkpoint, architecture(table, checkpoint.config.get("architectures") or ()))
+    structure = _of_version(table, model_structure(
+        checkpoint, architecture(table, checkpoint.config.get("architectures") or ())))
     facts = base_facts(table, checkpoint, gpu, deployment, dtype)
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
     method = Method(requested=deployment.quantization)
@@ -72,6 +75,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_encoder(table, checkpoint, deployment)
         named = name_method(table, checkpoint, deployment, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
+        check_method(table, named)
         readable("VLLM_BATCH_INVARIANT", facts)
         check_float_kv(table, deployment.kv_cache_dtype, dtype)
         backend_name(table, deployment)
@@ -90,6 +94,14 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, serving)
     return _trace(context, method, tuple(layers), dtype_refused(gpu, dtype), serving)
+
+
+def _of_version(table: Table, structure: Structure) -> Structure:
+    """Return the structure as this version builds it."""
+    if structure.tied and structure.architecture in trait(table, "head_is_the_tied_embedding"):
+        return structure._replace(
+            modules=tuple(m for m in structure.modules if m.path != "lm_head"))
+    return structure
 
 
 def _never_began(
@@ -131,7 +143,8 @@ def _findings(
     told = () if not layers else (*ignore_findings(context, ignore, exact),
                                   *wildcard_findings(context, layers, excluded),
                                   *dynamic_findings(context), *stored_findings(context, layers))
-    found = (*findings(context, layers), *told, *_notes(context.checkpoint))
+    found = (*covered(context.table, (*findings(context, layers), *told)),
+             *_notes(context.checkpoint))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
@@ -221,6 +234,7 @@ def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignme
                      context.table["families"][assignment.family]["source"],
                      hint="Drop --linear-backend and VLLM_DISABLED_KERNELS where they are set; -v "
                      "shows every kernel's checks.", selection=selection)
+    check_kernel(context.table, selection.kernel)
     if serving.after:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]

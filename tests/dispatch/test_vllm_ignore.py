@@ -13,9 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from asking import AWQ_PARTS, ask, quantization, stored
 from quantplan.dispatch.trace import Refusal
 from quantplan.dispatch.vllm.ignore import is_ignored, is_skipped
+from quantplan.tables.engine_rows import load_engine
 
 from quantplan import Explanation
 
+TABLE = load_engine("vllm", "0.32.0")
 PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 QKV = "model.layers.0.self_attn.qkv_proj"
 GATE_UP = "model.layers.0.mlp.gate_up_proj"
@@ -211,12 +213,12 @@ def test_gptq_dynamic_rules_change_bits_and_group() -> None:
 def test_compressed_tensors_reads_names_and_expressions(
     entries: tuple[str, ...], path: str, ignored: bool
 ) -> None:
-    assert is_ignored(path, entries, PACKED) is ignored
+    assert is_ignored(TABLE, path, entries, PACKED) is ignored
 
 
 def test_an_expression_that_fits_the_fused_name_only_ignores_it() -> None:
     """re:.*v_proj matches qkv_proj itself, as v_proj is its ending."""
-    assert is_ignored(QKV, ("re:.*v_proj",), PACKED) is True
+    assert is_ignored(TABLE, QKV, ("re:.*v_proj",), PACKED) is True
 
 
 @pytest.mark.parametrize("entries", [(LAYER_0 + "k_proj",), ("re:.*q_proj",)])
@@ -224,7 +226,7 @@ def test_compressed_tensors_refuses_a_fused_layer_that_is_ignored_partly(
     entries: tuple[str, ...]
 ) -> None:
     with pytest.raises(Refusal) as raised:
-        is_ignored(QKV, entries, PACKED)
+        is_ignored(TABLE, QKV, entries, PACKED)
     assert raised.value.error.message == MIXED.format(QKV)
 
 

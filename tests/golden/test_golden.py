@@ -22,7 +22,7 @@ LAYER_FIELDS = ("module", "method", "scheme", "family", "kernel", "mode", "n", "
                 "attn_backend", "kv_cache_dtype")
 
 
-FILES = ("vllm-0.32.0", "vllm-0.33.0", "schemes-vllm-0.32.0")
+FILES = ("vllm-0.25.1", "vllm-0.32.0", "vllm-0.33.0", "schemes-vllm-0.32.0")
 
 
 def _rows(name: str) -> list[dict[str, Any]]:

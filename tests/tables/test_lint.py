@@ -142,6 +142,18 @@ def mode_without_words(table: Table) -> None:
     marlin(table)["mode"] = "W9A9"
 
 
+def covers_what_has_no_row(table: Table) -> None:
+    table["covers"] = {
+        "architectures": ["LlamaForCausalLM"], "model_types": ["llama"],
+        "config_classes": ["NopeConfig"], "kv_cache_dtypes": ["auto"], "kernels_not": [],
+        "options_not": [], "findings": [], "base_rows": ["attention.prefill"]}
+
+
+def base_rows_of_no_part(table: Table) -> None:
+    covers_what_has_no_row(table)
+    table["covers"] |= {"config_classes": [], "base_rows": ["attention.nope"]}
+
+
 BAD: list[tuple[str, Callable[[Table], None], str]] = [
     ("ids_are_unique", twice, "libraries: id flashinfer twice"),
     ("kernels_are_known", unknown_in_family, "families[w8a16_fp8]: no kernel row NopeKernel"),
@@ -191,6 +203,9 @@ BAD: list[tuple[str, Callable[[Table], None], str]] = [
      "kernels[MarlinLinearKernel]: mode: unknown fact quant.bitz"),
     ("modes_have_words", mode_without_words,
      "kernels[MarlinLinearKernel]: mode W9A9 has no row in tables/modes"),
+    ("coverage_is_known", covers_what_has_no_row,
+     "covers.config_classes: no NopeConfig in the table"),
+    ("coverage_is_known", base_rows_of_no_part, "covers.base_rows: no attention.nope in the table"),
 ]
 
 

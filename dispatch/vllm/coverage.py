@@ -1,0 +1,79 @@
+"""A table that speaks for a part of an engine version only: what it does not cover is not known
+(the field `covers`; absent: the table covers everything)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.trace import PARTIAL_TABLE, Finding
+from quantplan.dispatch.vllm.context import Table
+from quantplan.dispatch.vllm.names import NamedMethod
+from quantplan.tables.errors import NotKnownError
+
+PARTIAL = Finding(
+    "flags", "info", PARTIAL_TABLE,
+    "this version's table covers the choice of methods, kernels and attention backends; what fails "
+    "after that is not checked", "Ask a version whose table is whole for the rest.")
+
+
+def check_question(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
+    """Raise NotKnownError for models and options that the table does not cover."""
+    covers = table.get("covers")
+    if covers is None:
+        return
+    config = checkpoint.config
+    named = config.get("architectures")
+    if not (isinstance(named, list) and named):
+        raise _unknown(table, "a model without architectures", covers["architectures"])
+    for name in named:
+        _check(table, "the architecture", name, covers["architectures"])
+    _check(table, "the model type", config.get("model_type"), covers["model_types"])
+    _check(table, "--kv-cache-dtype", deployment.kv_cache_dtype, covers["kv_cache_dtypes"])
+    backend = (deployment.attention_backend or "").upper()
+    if backend in table["attention"]["names"]:
+        _check(table, "--attention-backend", backend, table["attention"]["backends"])
+    for field in fields(Deployment):
+        if field.name in covers["options_not"] and getattr(deployment, field.name):
+            raise _unknown(table, f"--{field.name.replace('_', '-')}", ())
+
+
+def check_method(table: Table, named: NamedMethod) -> None:
+    """Raise NotKnownError for a quantization method that the table does not cover."""
+    covers, name = table.get("covers"), named.resolved
+    if covers is None or name is None:
+        return
+    row = table["methods"].get(name)
+    online = named.config is None
+    if online or row is None or row["config_class"] not in covers["config_classes"]:
+        known = [method["id"] for method in table["methods"].values()
+                 if method["config_class"] in covers["config_classes"]]
+        raise _unknown(table, f"the method {name}{' of a 16-bit checkpoint' if online else ''}",
+                       known)
+
+
+def check_kernel(table: Table, kernel: str) -> None:
+    """Raise NotKnownError for a layer whose kernel the table does not cover."""
+    if kernel in table.get("covers", {}).get("kernels_not", ()):
+        raise _unknown(table, f"what {kernel} computes", ())
+
+
+def covered(table: Table, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings that the table covers, and one that says that there may be others."""
+    covers = table.get("covers")
+    if covers is None:
+        return found
+    return (*(finding for finding in found if finding.id in covers["findings"]), PARTIAL)
+
+
+def _check(table: Table, what: str, name: Any, known: Iterable[str]) -> None:
+    if name not in known:
+        raise _unknown(table, f"{what} {name}", known)
+
+
+def _unknown(table: Table, what: str, known: Iterable[str]) -> NotKnownError:
+    return NotKnownError(f"{what} in {table['engine']} {table['version']}",
+                         wanted=", ".join(known) or None,
+                         hint="The table of this version covers a part of the engine.")
