@@ -28,7 +28,8 @@ CONFIG_CLASS: Row = {
     "renamed": Field("map", "fields of dispatch/vllm whose names apply_vllm_mapper makes the "
                      "engine's -> names, or paths when class names and re: stay", required=False,
                      of=Field("text", "what they hold", choices=("names", "paths"))),
-    "resolves": Field("text", "the module of dispatch/vllm that answers for it",
+    "resolves": Field("text", "the module of dispatch/vllm that answers for it; absent: "
+                      "the table does not cover it", required=False,
                       choices=("fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "online",
                                "modelopt", "quark", "inc", "humming", "torchao", "fbgemm",
                                "fp_quant", "deepseek_v4", "experts_only")),
