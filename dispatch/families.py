@@ -46,8 +46,9 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
 def _filled(config: Mapping[str, Any], family: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config with what the config class of its model type fills in."""
     model_type = config.get("model_type")
-    own = next((row["fields"] for row in family.get("defaults", ())
-                if model_type in row["model_types"]), {})
+    own: Mapping[str, Any] = next(
+        (row["fields"] for row in family.get("defaults", ()) if model_type in row["model_types"]),
+        {})
     return {**own, **config}
 
 

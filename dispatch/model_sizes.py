@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -30,13 +30,14 @@ def model_sizes(
 
 def nested(root: Config, path: Sequence[str]) -> Config:
     """Return the part of config.json that `path` leads to; CheckpointError where it is missing."""
-    found: Any = root
+    place = root
     for key in path:
-        found = found.get(key)
+        found = place.get(key)
         if not isinstance(found, Mapping):
             raise CheckpointError(f"config.json: {'.'.join(path)}", wanted="an object",
                                   found="nothing" if found is None else repr(found)[:60])
-    return found
+        place = found
+    return place
 
 
 class _Work:
@@ -113,7 +114,7 @@ def _checked(value: Any, field: str, row: Row) -> int:
     return value
 
 
-OPERATIONS = {
+OPERATIONS: Mapping[str, Callable[[Sequence[Any]], int | None]] = {
     "product": prod,
     "sum": sum,
     "quotient": lambda terms: terms[0] // terms[1] if terms[1] else None,

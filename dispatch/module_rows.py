@@ -105,8 +105,8 @@ def _is_quantized(row: Row, sizes: Mapping[str, int], default: bool) -> bool:
 
 
 def _heads(row: Row, sizes: Mapping[str, int]) -> Heads:
-    counts = [sizes[name] for name in row.get("heads", QKV_HEADS)]
-    return Heads(*counts) if len(counts) == len(Heads._fields) else Heads(*counts, counts[-1])
+    query, kv, dim, *value = [sizes[name] for name in row.get("heads", QKV_HEADS)]
+    return Heads(query, kv, dim, value[0] if value else dim)
 
 
 def _groups(row: Row, sizes: Mapping[str, int]) -> Groups | None:

@@ -63,7 +63,8 @@ def padded_vocab(vocab: int) -> int:
 
 def _qkv(module: Module, heads: Heads, tp: int) -> Shard:
     kv = kv_heads_per_rank(heads.kv, tp)
-    parts = (heads.query // tp * heads.dim, kv * heads.dim, kv * heads.value_dim)
+    parts: tuple[int, ...] = (
+        heads.query // tp * heads.dim, kv * heads.dim, kv * heads.value_dim)
     if module.split == "qkv_index":  # an index query per kv head, and one index key on every rank
         parts = (*parts, kv * heads.dim, heads.dim)
     # The engine's own full size counts replicated kv heads once per rank.
@@ -95,7 +96,7 @@ def _column(module: Module, tp: int) -> Shard:
 def copies_groups(module: Module, tp: int) -> bool:
     """Return whether every rank holds a copy of the parts of one Mamba group, in one partition
     (model_executor/layers/mamba/mamba_mixer2.py:MambaMixer2)."""
-    return module.groups is not None and module.groups.count % tp != 0
+    return module.groups is not None and module.groups.number % tp != 0
 
 
 def _grouped(

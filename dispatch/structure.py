@@ -35,7 +35,7 @@ class Heads(NamedTuple):
 class Groups(NamedTuple):
     """The groups of a Mamba mixer, and which output partitions there is one of per group."""
 
-    count: int
+    number: int
     parts: tuple[int, ...]
 
 

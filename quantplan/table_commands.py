@@ -47,11 +47,11 @@ def run_bump(engine: str, old: str, new: str, wheels: tuple[str, str], format_: 
     from quantplan.tables.engine_source import open_source
 
     name, _ = engine_named(engine)
-    sources = [open_source(name, where) for where in wheels]
-    for source, version in zip(sources, (old, new), strict=True):
+    before, after = (open_source(name, where) for where in wheels)
+    for source, version in ((before, old), (after, new)):
         if source.version not in (None, version):
             raise UsageError(f"{source.where} is {name} {source.version}", wanted=version)
-    found = bumps(name, known_version(name, old), *sources, CODE)
+    found = bumps(name, known_version(name, old), before, after, CODE)
     if format_ == "json":
         say_json(bump_data(name, old, new, found))
     else:

@@ -124,7 +124,7 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
     selection = layer.selection
     attention = layer.attn_backend is not None
     bare = attention or layer.moe_backend is not None
-    row = {
+    row: dict[str, Any] = {
         "path": star_path(layer), "indices": indices, "module": layer.module, "n": layer.n,
         "k": layer.k, "method": layer.method, "scheme": layer.scheme,
         "family": None if bare or not selection or selection.pinned else selection.family,

@@ -87,7 +87,7 @@ def _of_lists(old: list[Any], new: list[Any], at: str) -> Iterator[Difference]:
         kept = [[item for item in items if item in other]
                 for items, other in ((old, new), (new, old))]
     if kept[0] != kept[1]:
-        yield Difference(at, "reordered", *kept)
+        yield Difference(at, "reordered", kept[0], kept[1])
 
 
 def place_beneath(at: str, key: str, rows: bool = False) -> str:

@@ -38,8 +38,9 @@ def _check_state(rows: Mapping[str, Row], name: str, state: Any) -> None:
 
 def _library(name: str, row: Row, deployment: Deployment) -> bool | None:
     whole = row.get("package_of")
-    if whole in deployment.libs and name not in deployment.libs:
-        return deployment.libs[whole] and True
+    if whole is not None and whole in deployment.libs and name not in deployment.libs:
+        state = deployment.libs[whole]
+        return None if state is None else bool(state)
     state = deployment.libs.get(name, row["default"])
     if state == INSTALLED:
         return _number(deployment.env.get(row["made_usable_by"], "0")) is True

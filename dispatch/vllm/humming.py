@@ -9,8 +9,8 @@ from typing import Any
 from quantplan.dispatch.renames import rename
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.environment import readable
+from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.humming_layer import SOURCE, Schemas, build, linear_of
-from quantplan.dispatch.vllm.ignore import search
 from quantplan.tables.errors import CheckpointError, UsageError
 
 Config = Mapping[str, Any]

@@ -42,7 +42,8 @@ def name_method(
     """Return the method's final name, or refuse as the engine does."""
     config, place = quantization_config(checkpoint)
     own = method_of(table, checkpoint, config, place) if config is not None else None
-    resolved, steps = deployment.quantization, ()
+    steps: tuple[Step, ...] = ()
+    resolved = deployment.quantization
     if config is not None:
         asked = Question(own, deployment.quantization, {**config, "quant_method": own or ""},
                          checkpoint.config.get("model_type"), capability)

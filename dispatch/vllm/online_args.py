@@ -81,8 +81,9 @@ def _shorthands(table: Table) -> dict[str, Mapping[str, Any]]:
 
 
 def _shorthand(row: Mapping[str, Any]) -> OnlineArgs:
-    return OnlineArgs(*(Spec(row[layer]) if layer in row else None
-                        for layer in ("linear", "experts")))
+    linear, experts = (Spec(row[layer]) if layer in row else None
+                       for layer in ("linear", "experts"))
+    return OnlineArgs(linear, experts)
 
 
 def _over(table: Table, args: OnlineArgs, row: Mapping[str, Any] | None) -> OnlineArgs:

@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from quantplan.dispatch.vllm.context import Context, Table, refuse
-from quantplan.dispatch.vllm.ignore import different_schemes, search
+from quantplan.dispatch.vllm.expressions import search
+from quantplan.dispatch.vllm.ignore import different_schemes
 from quantplan.dispatch.vllm.online_args import OnlineArgs, Spec
 
 SOURCE = "model_executor/layers/quantization/online/base.py:OnlineQuantizationConfig"

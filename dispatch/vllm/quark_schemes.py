@@ -58,7 +58,7 @@ def fits(row: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
 
 def two_steps(facts: Mapping[str, Any]) -> bool:
     """Return whether weights or activations are quantized in more than one step."""
-    return max(facts["weight.entries"], facts["input.entries"]) > 1
+    return bool(max(facts["weight.entries"], facts["input.entries"]) > 1)
 
 
 def entries(rule: Rule, name: str) -> Sequence[Mapping[str, Any]]:

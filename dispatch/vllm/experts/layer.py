@@ -88,10 +88,10 @@ def _why(plan: Plan, walked: Walked, table: Any) -> str | None:
     chosen = classes.get(selection.kernel, {})
     if plan.act == NO_KEY or not chosen.get("weight_only"):
         return None
-    better = [c for c in selection.rejected
+    better = [f"{c.kernel} is out: {c.decisive.text}" for c in selection.rejected
               if c.decisive and c.decisive.fact != "gpu.platform"
               and not classes[c.kernel].get("weight_only")]
-    return f"{better[-1].kernel} is out: {better[-1].decisive.text}" if better else None
+    return better[-1] if better else None
 
 
 def _mode(plan: Plan, walked: Walked, facts: Facts, table: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import fill
@@ -41,7 +41,8 @@ def plan(fields: QuarkFields, experts: Experts) -> Plan:
 
 def _row(experts: Experts, facts: Facts) -> Mapping[str, Any]:
     table, several = experts.context.table, two_steps(facts)
-    for row in table["quark_experts"].values():
+    rows: Iterable[Mapping[str, Any]] = table["quark_experts"].values()
+    for row in rows:
         if bool(row.get("two_steps")) == several and (
                 "scheme" not in row or fits(table["quark_schemes"][row["scheme"]], facts)) and (
                 "when" not in row or fits(row, facts)):
@@ -71,8 +72,8 @@ def _mx_facts(facts: Facts) -> Facts:
 def _is_mx(facts: Facts) -> bool:
     """utils/ocp_mx_utils.py:ocp_mx_weight_dtype_and_rows."""
     if facts["weight.qscheme"] == "per_group":
-        return facts["weight.group_size"] == quark.MX_GROUP and (
-            facts["weight.scale_format"] == "e8m0")
+        return bool(facts["weight.group_size"] == quark.MX_GROUP
+                    and facts["weight.scale_format"] == "e8m0")
     return facts["weight.dtype"] == "fp8_e4m3" and facts["weight.qscheme"] == "per_block" and (
         facts["weight.block_k"] == quark.MX_GROUP
         and facts["weight.scale_type"] == "float8_e8m0fnu"
