@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.time_limit import limited
 from quantplan.dispatch.trace import Trace
-from quantplan.options import backend_name, checked, method_name, parallel_size
+from quantplan.options import backend_name, checked, method_name
 from quantplan.stand_in import assumed, open_table, stand_in_notes
 from quantplan.tables.errors import UsageError
 
@@ -79,35 +79,9 @@ def explain(
     says so. Raises QuantplanError subclasses (UsageError, CheckpointError,
     NotKnownError), each with the exit code of the command line.
     """
-    checked(model=model, engine=engine, engine_version=engine_version, gpu=gpu,
-            capability=capability, dtype=dtype, quantization=quantization,
-            quantization_config=quantization_config, kv_cache_dtype=kv_cache_dtype, env=env,
-            libs=libs, linear_backend=linear_backend,
-            linear_backend_per_quant=linear_backend_per_quant, moe_backend=moe_backend,
-            enable_expert_parallel=enable_expert_parallel,
-            tensors=tensors, side_files=side_files, revision=revision,
-            allow_deprecated_quantization=allow_deprecated_quantization,
-            trust_remote_code=trust_remote_code, as_format=as_format,
-            assume_nearest=assume_nearest, attention_backend=attention_backend,
-            attention_config=attention_config, block_size=block_size,
-            mm_encoder_attn_backend=mm_encoder_attn_backend,
-            mm_encoder_attn_dtype=mm_encoder_attn_dtype,
-            kv_cache_dtype_skip_layers=kv_cache_dtype_skip_layers)
+    deployment = asked_deployment(checked(**locals()))
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
-    deployment = Deployment(
-        tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
-        quantization_config=quantization_config,
-        kv_cache_dtype=kv_cache_dtype or "auto", linear_backend=backend_name(linear_backend),
-        linear_backend_per_quant=linear_backend_per_quant,
-        moe_backend=backend_name(moe_backend), expert_parallel=enable_expert_parallel,
-        dp=parallel_size(dp, "dp"), allow_deprecated_quantization=allow_deprecated_quantization,
-        trust_remote_code=trust_remote_code,
-        attention_backend=attention_backend, attention_config=dict(attention_config or {}),
-        mm_encoder_attn_backend=mm_encoder_attn_backend,
-        mm_encoder_attn_dtype=mm_encoder_attn_dtype,
-        kv_cache_dtype_skip_layers=tuple(kv_cache_dtype_skip_layers), block_size=block_size,
-        env=dict(env or {}), libs=dict(libs or {}))
     device = open_gpu(gpu, capability)
     table = open_table(engine, engine_version, assume_nearest)
     with limited():
@@ -139,26 +113,37 @@ def budget(
     The memory is `gpu_mem` ("24GiB", "24 GB", bytes), else that of `gpu`, else of this machine's
     GPU. The other options are those of `explain`. Raises QuantplanError subclasses.
     """
+    deployment = asked_deployment(checked(**locals()))
     from quantplan.planner.deployed import deployed_budget
 
-    checked(model=model, engine=engine, engine_version=engine_version, gpu=gpu,
-            capability=capability, dtype=dtype, quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype, gpu_mem=gpu_mem, tensors=tensors,
-            gpu_memory_utilization=gpu_memory_utilization, side_files=side_files,
-            revision=revision, as_format=as_format, assume_nearest=assume_nearest)
     checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
                             as_format=as_format)
     device = None
     if gpu is not None or capability is not None or gpu_mem is None:
         device = open_gpu(gpu, capability)
-    deployment = Deployment(
-        tp=parallel_size(tp), dtype=dtype or "auto", quantization=method_name(quantization),
-        kv_cache_dtype=kv_cache_dtype or "auto")
     table = open_table(engine, engine_version, assume_nearest)
     with limited():
         found = deployed_budget(checkpoint, table, deployment, device,
                                 gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
     return replace(found, notes=(*found.notes, *stand_in_notes(table, engine_version)))
+
+
+def asked_deployment(options: Mapping[str, Any]) -> Deployment:
+    """Return the engine's command line of checked options, each as the engine reads it: names of
+    its own, and its default where the caller gives none."""
+    given = {OWN_NAMES.get(name, name): value for name, value in options.items()
+             if value is not None}
+    read = {name: READ[name](given[name]) if name in READ else given[name]
+            for name in Deployment.__dataclass_fields__ if name in given}
+    return Deployment(**read)
+
+
+OWN_NAMES: Mapping[str, str] = {"enable_expert_parallel": "expert_parallel"}
+"""Option -> field of Deployment, where they differ."""
+READ: Mapping[str, Callable[[Any], Any]] = {
+    "quantization": method_name, "linear_backend": backend_name, "moe_backend": backend_name,
+    "attention_config": dict, "kv_cache_dtype_skip_layers": tuple, "env": dict, "libs": dict}
+"""Field -> how the engine reads what is given."""
 
 
 def open_model(

@@ -13,19 +13,14 @@ from quantplan.tables.errors import UsageError
 ENGINES = ("vllm", "sglang")
 
 
-def checked(**options: Any) -> None:
-    """Raise UsageError for the first option whose value is of a type it cannot have."""
+def checked(**options: Any) -> dict[str, Any]:
+    """Return the options; raise UsageError for the first whose value is of a type it cannot
+    have."""
     for name, value in options.items():
         wanted, fits = KINDS[name]
         if not fits(value):
             raise UsageError(name, wanted=wanted, found=kind(value))
-
-
-def parallel_size(size: int, name: str = "tp") -> int:
-    """Return a parallel size; raise UsageError outside 1 to 1024."""
-    if type(size) is not int or not 1 <= size <= 1024:
-        raise UsageError(f"--{name}", wanted="a whole number from 1 to 1024", found=kind(size))
-    return size
+    return options
 
 
 def engine_named(text: str, option: str = "") -> tuple[str, str | None]:
@@ -113,6 +108,10 @@ def _count(value: Any) -> bool:
     return value is None or (type(value) is int and value > 0)
 
 
+def _parallel(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= 1024
+
+
 def _model(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike, Mapping))
 
@@ -132,6 +131,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("attention_config", "quantization_config"), ("a mapping of names", _named)),
     "kv_cache_dtype_skip_layers": ("a list of text", _names),
     "block_size": ("a whole number from 1 up", _count),
+    **dict.fromkeys(("tp", "dp"), ("a whole number from 1 to 1024", _parallel)),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
     **dict.fromkeys(("allow_deprecated_quantization", "trust_remote_code", "assume_nearest",

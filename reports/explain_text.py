@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from quantplan.dispatch.facts import LIB_STATES, Checkpoint, Deployment, Gpu
 from quantplan.dispatch.predicates import PASS
-from quantplan.dispatch.trace import Candidate, Layer, Selection, Trace
+from quantplan.dispatch.trace import Candidate, Layer, Trace
 from quantplan.reports.columns import columns
-from quantplan.reports.explain_view import rows, star_path, starts
+from quantplan.reports.explain_view import rows, starts
+from quantplan.reports.trace_text import depth_text, grouped, short_path, why_not_text
 from quantplan.tables.mode_rows import modes
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -34,9 +35,9 @@ def explain_text(shown: Shown, *, verbose: bool = False, why_not: str | None = N
     else:
         parts.append(_table(shown.trace))
     if why_not:
-        parts.append(_why_not(shown.trace, why_not))
+        parts.append(why_not_text(shown.trace, why_not))
     parts += [_conditions(shown.trace), _findings(shown.trace)]
-    parts.append(_depth(shown.trace) if verbose else "")
+    parts.append(depth_text(shown.trace) if verbose else "")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -193,7 +194,7 @@ def _table(trace: Trace) -> str:
         size = f"{layer.n} x {layer.k}" if layer.n else ""
         kernel = layer.kernel or layer.attn_backend or _path(layer)
         mode = _mode(layer, trace) if layer.weighted else _kv(layer, trace)
-        found.append((_short(layer), str(len(indices) or 1), size, kernel, mode))
+        found.append((short_path(layer), str(len(indices) or 1), size, kernel, mode))
     return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
 
 
@@ -201,10 +202,6 @@ def _kv(layer: Layer, trace: Trace) -> str:
     if layer.kv_cache_dtype is None:
         return ""
     return f"KV {trace.dtype}" if layer.kv_cache_dtype == "auto" else f"KV {layer.kv_cache_dtype}"
-
-
-def _short(layer: Layer) -> str:
-    return star_path(layer).replace("model.layers.*.", "")
 
 
 def _mode(layer: Layer, trace: Trace) -> str:
@@ -229,8 +226,8 @@ def _conditions(trace: Trace) -> str:
             facts = " and ".join(f"{fact} is true" for fact in other.if_facts)
             fallback = layer.kernel or "no kernel: the engine refuses"
             told.setdefault(f"{other.kernel} if {facts}, else {fallback}", []).append(
-                _short(layer))
-    lines = _grouped(told)
+                short_path(layer))
+    lines = grouped(told)
     return "\n".join(["not known from here:", *lines]) if lines else ""
 
 
@@ -250,84 +247,6 @@ def _in_the_head(trace: Trace) -> tuple[str, ...]:
     """Return the findings that the head has told: the one mode of all quantized layers is there."""
     modes = {layer.mode for layer in trace.layers if layer.kernel and layer.mode}
     return ("hypothetical", "weight-only") if len(modes) == 1 else ("hypothetical",)
-
-
-def _why_not(trace: Trace, kernel: str) -> str:
-    told: dict[str, list[str]] = {}
-    for layer, _ in rows(trace.layers):
-        for candidate in layer.selection.candidates if layer.selection else ():
-            if candidate.kernel == kernel:
-                told.setdefault(_told(candidate, layer.selection), []).append(_short(layer))
-    failed = trace.error.selection if trace.error else None
-    for candidate in failed.candidates if failed else ():
-        if candidate.kernel == kernel:
-            told.setdefault(_told(candidate, failed), []).append(str(trace.error and
-                                                                     trace.error.layer))
-    if trace.error and not told:
-        return f"why not {kernel}: the engine stops at {trace.error.stage}, before it looks at any"
-    lines = _grouped(told)
-    return "\n".join([f"why not {kernel}:", *lines]) if lines else "\n".join([
-        f"why not {kernel}: it is in no candidate list of these layers", *_lists(trace)])
-
-
-def _lists(trace: Trace) -> list[str]:
-    """Say which lists the layers do have, and what led there."""
-    told: dict[str, list[str]] = {}
-    for layer, _ in rows(trace.layers):
-        if layer.selection and layer.weighted:
-            by = layer.scheme or layer.method
-            why = f", because {layer.why}" if layer.why else ""
-            told.setdefault(f"list {layer.selection.family}, by {by}{why}", []).append(
-                _short(layer))
-    return _grouped(told)
-
-
-def _grouped(told: Mapping[str, list[str]]) -> list[str]:
-    """Return a line per text, with the layers that it is said of."""
-    return [f"  {', '.join(names)}: {text}" for text, names in told.items()]
-
-
-def _told(candidate: Candidate, selection: Selection | None) -> str:
-    checks = [f"    {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
-    return "\n".join([_answer(candidate, selection), *checks])
-
-
-def _answer(candidate: Candidate, selection: Selection | None) -> str:
-    chosen = selection.kernel if selection else None
-    if candidate.kernel == chosen:
-        return "it is the one chosen"
-    if selection and selection.pinned and not candidate.considered:
-        return f"it is not looked at: the engine forces {selection.steps[0].what}"
-    if candidate.verdict == PASS:
-        return f"it could run, but {chosen} comes first in the list"
-    decisive = candidate.decisive
-    return f"rejected: {decisive.text}" if decisive else "rejected"
-
-
-def _depth(trace: Trace) -> str:
-    lines = ["trace:"]
-    for step in trace.method.steps:
-        lines.append(f"  {step.kind}: {step.what} ({step.because})  [{step.source}]")
-    for layer, indices in rows(trace.layers):
-        lines.append(f"  {star_path(layer)} ({len(indices) or 1})")
-        lines += _layer_depth(layer)
-    return "\n".join(lines)
-
-
-def _layer_depth(layer: Layer) -> list[str]:
-    by = " ".join(name for name in (layer.method, layer.scheme) if name) or "no method"
-    head = f"    {by}" + (f": {layer.why}" if layer.why else "")
-    if not layer.selection:
-        return [head]
-    lines = [head, f"    list {layer.selection.family}"]
-    lines += [f"    {s.kind}: {s.what} ({s.because})  [{s.source}]" for s in layer.selection.steps]
-    for candidate in layer.selection.candidates:
-        mark = "->" if candidate.kernel == layer.selection.kernel else "  "
-        verdict = candidate.verdict if candidate.considered else (
-            f"would {candidate.verdict}; the engine stops before it")
-        lines.append(f"    {mark} {candidate.kernel}: {verdict}")
-        lines += [f"         {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
-    return lines
 
 
 __all__: Sequence[str] = ("Shown", "error_text", "explain_text", "mode_lines", "question",
