@@ -40,6 +40,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
         types, config.get("max_window_layers", family.get("max_window_layers")),
         bool(family.get("complete")), "config" in family, read_renames(family.get("renames", ())),
         tuple(family.get("replaced", ())), family.get("mapper", True),
+        bool(family.get("sequence_parallel")),
     )
 
 

@@ -110,7 +110,8 @@ class Structure(NamedTuple):
     """What the engine builds for a model; `packed` maps a fused layer's name to its leaves'.
 
     `complete` says that every weight of the model is a leaf of a module, `mapped` that the class
-    has a mapper, whether or not it renames anything, `wrapper` that the class reads text_config.
+    has a mapper, whether or not it renames anything, `wrapper` that the class reads text_config,
+    `sequence_parallel` that its experts can split tokens over tensor parallel ranks.
     """
 
     architecture: str
@@ -132,6 +133,7 @@ class Structure(NamedTuple):
     renames: tuple[Renames, ...] = ()
     replaced: tuple[Mapping[str, Any], ...] = ()
     mapped: bool = True
+    sequence_parallel: bool = False
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""
@@ -143,11 +145,6 @@ class Structure(NamedTuple):
         """Return the paths of the routers, which the usual quantizers leave in 16 bits."""
         return [module.path_at(index) for module, index in self.sites()
                 if module.module == ROUTER]
-
-    @property
-    def sequence_parallel(self) -> bool:
-        """Return whether the model can split tokens, not weights, around its experts."""
-        return any(m.facts.get("sequence_parallel") for m in self.modules if m.kind == "experts")
 
     def sites(self) -> Iterator[tuple[Module, int | None]]:
         """Yield every module with its layer index, in the order in which the engine builds them."""

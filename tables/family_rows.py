@@ -123,10 +123,9 @@ MODULE: Row = {
                          of=Field("text", "a class")),
     "replicated_under": Field("list", "config classes under which no rank cuts it",
                               required=False, of=Field("text", "a class")),
-    "sequence_parallel": Field("flag", "whether no rank cuts it where the model's experts are "
-                               "sequence-parallel (--enable-expert-parallel over tensor and data "
-                               "parallel ranks)",
-                               required=False),
+    "sequence_parallel": Field("flag", "whether no rank cuts it where the family's experts split "
+                               "tokens (--enable-expert-parallel over tensor and data parallel "
+                               "ranks)", required=False),
     "unpacked": Field("flag", "true: its leaves are not in packed_modules_mapping",
                       required=False),
     "leaves": Field("list", "checkpoint modules that it holds, in fused order", required=False,
@@ -182,6 +181,9 @@ FAMILY: Row = {
     "title": Field("text", "what people call it"),
     "skeletons": Field("list", "the module lists that it follows, in the order in which the "
                        "engine builds them", of=Field("text", "a skeleton")),
+    "sequence_parallel": Field("flag", "whether its experts can split tokens, not weights, over "
+                               "tensor parallel ranks (use_sequence_parallel_moe)",
+                               required=False),
     "prefix": Field("text", "what stands before the paths of the text stack", required=False),
     "config": Field("list", "where the language model's fields stand in config.json",
                     required=False, of=Field("text", "a key of config.json")),

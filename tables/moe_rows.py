@@ -142,6 +142,14 @@ _SOURCE = Field("text", "engine file:symbol")
 MOE_FIELDS: Row = {
     "moe_backends": Field("list", "--moe-backend choices", of=Field("text", "a value")),
     "moe_backends_source": _SOURCE,
+    "expert_counts": Field("row", "how the engine counts a model's experts for "
+                           "--enable-expert-parallel", of={
+                               "fields": Field("list", "fields of config.json, the first that is "
+                                               "there counts", of=Field("text", "a field")),
+                               "unseen": Field("list", "families whose experts stand in no such "
+                                               "field", of=Field("text", "a family")),
+                               "source": _SOURCE,
+                           }),
     "experts_checks": Field("list", "what is asked of every experts class, in order", of={
         "id": Field("text", "short name"),
         "symbol": Field("text", "the class's own method that answers", required=False),

@@ -36,6 +36,7 @@ from quantplan.dispatch.vllm.context import (
 from quantplan.dispatch.vllm.coverage import check_kernel, check_method, check_question, covered
 from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
+from quantplan.dispatch.vllm.experts.count import check_experts
 from quantplan.dispatch.vllm.experts.layer import experts_layer
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.flags import check_flags
@@ -80,7 +81,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_float_kv(table, deployment.kv_cache_dtype, dtype)
         backend_name(table, deployment)
         _check_heads(structure, deployment.tp)
-        _check_experts(structure, deployment.expert_parallel)
+        check_experts(context)
         serving = serve(named, context)
         context = with_attention(context, serving)
     except Refusal as refusal:
@@ -156,15 +157,6 @@ def _check_heads(structure: Structure, tp: int) -> None:
                      f"parallel size ({tp}).", None,
                      "config/model.py:ModelConfig.verify_with_parallel_config",
                      hint="Choose a tensor parallel size that divides the heads.")
-
-
-def _check_experts(structure: Structure, expert_parallel: bool) -> None:
-    if expert_parallel and not any(m.kind == "experts" for m in structure.modules):
-        raise refuse("config fields", "ValidationError",
-                     "Number of experts in the model must be greater than 0 when expert "
-                     "parallelism is enabled.", None,
-                     "config/model.py:ModelConfig._verify_with_expert_parallelism",
-                     hint="Drop --enable-expert-parallel.")
 
 
 def _check_windows(structure: Structure) -> None:

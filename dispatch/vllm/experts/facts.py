@@ -23,7 +23,7 @@ SITU = (4.0, 25.0)
 def experts_of(context: Context, site: Site) -> Experts:
     """Return the routed experts at `site`; refuses where the intermediate size does not divide."""
     given = site.module.facts
-    parallel = parallel_facts(context.deployment, bool(given.get("sequence_parallel")))
+    parallel = parallel_facts(context.deployment, context.structure.sequence_parallel)
     if given["intermediate"] % parallel["moe.tp"]:
         raise refuse("shapes under TP", "AssertionError", "", site.path,
                      CONFIG_SOURCE, hint=f"The experts' intermediate size {given['intermediate']} "
