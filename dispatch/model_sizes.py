@@ -106,7 +106,7 @@ class _Work:
 def _checked(value: Any, field: str, row: Row) -> int:
     if row.get("flag") and isinstance(value, bool):
         return int(value)
-    least = 0 if row.get("optional") or "default" in row else 1
+    least = 0 if row.get("optional") or row.get("zero") or "default" in row else 1
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         name = ".".join((*row.get("from", ()), field))
         raise CheckpointError(f"config.json: {name}", wanted="a positive integer",

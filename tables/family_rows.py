@@ -32,6 +32,7 @@ SIZE: Row = {
     "flag": Field("flag", "the fields are true or false and count as 1 or 0", required=False),
     "optional": Field("flag", "absent fields leave the size out; rows ask with has and lacks",
                       required=False),
+    "zero": Field("flag", "0 is a size that the engine serves", required=False),
     "listed": Field("flag", "the field is a list: the size is its length", required=False),
     "product": _NAMES,
     "sum": _NAMES,
