@@ -201,7 +201,9 @@ def _table(trace: Trace) -> str:
 def _kv(layer: Layer, trace: Trace) -> str:
     if layer.kv_cache_dtype is None:
         return ""
-    return f"KV {trace.dtype}" if layer.kv_cache_dtype == "auto" else f"KV {layer.kv_cache_dtype}"
+    dtype = trace.dtype if layer.kv_cache_dtype == "auto" else layer.kv_cache_dtype
+    prefill = f", prefill {layer.prefill_backend}" if layer.prefill_backend else ""
+    return f"KV {dtype}{prefill}"
 
 
 def _mode(layer: Layer, trace: Trace) -> str:

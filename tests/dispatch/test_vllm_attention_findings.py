@@ -56,6 +56,24 @@ def test_mla_prefill_is_compiled_elsewhere(capability: str) -> None:
     assert found(ask(None, capability, model=deepseek()), "attention-not-compiled") == []
 
 
+@pytest.mark.parametrize(("capability", "compiled"), [
+    ("8.0", False), ("8.9", False), ("9.0", True), ("10.0", True), ("10.3", True), ("11.0", False)])
+def test_sparse_attention_of_deepseek_v4(capability: str, compiled: bool) -> None:
+    """Its backend is chosen without asking the device; FlashMLA holds code for 9.0 and 10.x."""
+    hits = found(ask(None, capability, model=configs()["DeepseekV4ForCausalLM"]),
+                 "attention-not-compiled")
+    told = ("model.layers.0.attn: FLASHMLA_SPARSE_DSV4 is selected, but FlashMLA is compiled for "
+            f"9.x and 10.x only: it cannot run on {capability}")
+    assert [hit.message for hit in hits] == ([] if compiled else [told])
+
+
+def test_sparse_attention_of_deepseek_v4_on_12_x() -> None:
+    answer = ask(None, "12.0", model=configs()["DeepseekV4ForCausalLM"])
+    assert found(answer, "attention-not-compiled") == []
+    assert {layer.attn_backend for layer in answer.trace.layers
+            if layer.path.endswith(".attn")} == {"FLASHINFER_MLA_SPARSE_DSV4"}
+
+
 # Recurrent states.
 
 

@@ -60,7 +60,8 @@ def test_latent_attention_and_caches_have_no_weights() -> None:
     assert lines[2:4] == ["  vLLM 0.32.0   starts   W16A16: weights and activations 16-bit",
                           "                         Not quantized."]
     rows = {line.split()[0]: line.split()[1:] for line in lines[5:22] if line}
-    assert rows["self_attn"] == ["78", "FLASH_ATTN_MLA_SPARSE", "KV", "bfloat16"]
+    assert rows["self_attn"] == ["78", "FLASH_ATTN_MLA_SPARSE", "KV", "bfloat16,", "prefill",
+                                 "FlashAttnPrefillBackend"]
     assert rows["self_attn.indexer.k_cache"] == ["78", "DEEPSEEK_V32_INDEXER"]
     assert rows["mlp.gate"] == ["75", "256", "x", "6144", "unquantized", "W16A16"]
 
