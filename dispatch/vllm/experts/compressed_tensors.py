@@ -27,7 +27,7 @@ def plan(fields: CtFields, experts: Experts) -> Plan:
     targets = fields.targets
     if LINEAR in targets and EXPERTS not in targets:
         fields = fields._replace(targets={**targets, EXPERTS: targets[LINEAR]})
-    names = experts.site.module.facts.get("names", PROJECTIONS)
+    names = _asked(tuple(experts.site.module.facts.get("names", PROJECTIONS)))
     module = experts.site.module.module
     found = [group_of(fields, experts.context, f"{experts.prefix}.0.{name}", module)
              for name in names]
@@ -38,6 +38,12 @@ def plan(fields: CtFields, experts: Experts) -> Plan:
     if group is None:
         return unquantized("named in ignore" if ignored else "no config group targets it")
     return PLANS[_method(group, experts)](group, experts)
+
+
+def _asked(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of three matrices: experts without a gate have two, and the engine asks for
+    the third by the name None."""
+    return names if len(names) > 2 else (names[0], "None", *names[1:])
 
 
 def _refused(experts: Experts, kind: str, message: str, source: str = SOURCE) -> Exception:
