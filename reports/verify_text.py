@@ -11,6 +11,9 @@ LONGEST = 400
 """Characters of one value that are shown; the JSON has all."""
 
 MOST_REASONS = 20
+MOST_DIFFERENCES = 6
+"""Differences of one case that are shown: one cause often changes every layer."""
+
 WORDS = {"agree": "agree", "refused": "both refuse", "disagree": "disagree",
          "gap": "not known here", "untold": "could not tell"}
 """Status of a case -> the heading of its column."""
@@ -55,9 +58,10 @@ def _disagreement(row: Mapping[str, Any]) -> str:
         "capability": case.get("capability"), **case.get("options", {}), **case.get("env", {}),
         **case.get("libs", {})}.items() if value is not None]
     lines = [f"case {row['id']} ({row['kind']}): {' '.join(words)}"]
-    for difference in row["differences"]:
+    for difference in row["differences"][:MOST_DIFFERENCES]:
         lines += _difference(difference)
-    return "\n".join(lines)
+    left = len(row["differences"]) - MOST_DIFFERENCES
+    return "\n".join(lines if left <= 0 else [*lines, f"  and {left} more differences"])
 
 
 def _difference(row: Mapping[str, Any]) -> Iterator[str]:

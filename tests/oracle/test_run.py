@@ -214,6 +214,14 @@ def test_a_difference_is_told_with_reason_and_source() -> None:
         "            not | built\n")
 
 
+def test_many_differences_of_a_case_are_cut_in_the_text() -> None:
+    answer = engines(case())
+    answer["layers"] = []
+    text = verify_text(summary([judge(case(), answer, TABLE)], TABLE, "0.32.0", "py"))
+    assert text.count(": layer\n") == 6
+    assert text.endswith("  and 1 more differences\n")
+
+
 # Cases.
 
 
