@@ -185,11 +185,15 @@ MOE_FIELDS: Row = {
         "list": Field("text", "the backend list that it walks", required=False),
         "weight": Field("text", "its weights' quantization key", required=False),
         "act": Field("text", "its activations' quantization key", required=False),
+        "first_class": Field("flag", "whether it takes the first class of the chosen backend, "
+                             "whichever passed", required=False),
         "raises": Field("row", "what it refuses with instead", required=False, of={
             "type": Field("text", "exception type"),
             "message": Field("text", "the engine's words; {fact} is filled in"),
         }),
     }),
+    "quark_mx_keys": Field("map", "Quark's MX activations -> their quantization key",
+                           of=Field("text", "an id of quant_keys")),
     "quark_experts_source": _SOURCE,
     "experts_modes": Field("list", "what experts compute; the first row that holds both keys", of={
         "weights": _KEYS,

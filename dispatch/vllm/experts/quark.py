@@ -12,7 +12,7 @@ from quantplan.dispatch.vllm.experts.fp8 import check_blocks
 from quantplan.dispatch.vllm.experts.integers import check_halved, integer_facts
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
 from quantplan.dispatch.vllm.quark_config import QuarkFields, rule_of
-from quantplan.dispatch.vllm.quark_schemes import facts_of, fits, two_steps
+from quantplan.dispatch.vllm.quark_schemes import entries, facts_of, fits, two_steps
 
 Facts = Mapping[str, Any]
 SOURCE = "model_executor/layers/quantization/quark/quark_moe.py"
@@ -28,14 +28,17 @@ def plan(fields: QuarkFields, experts: Experts) -> Plan:
         return unquantized("named in exclude, or one of its experts is")
     rule = rule_of(fields, context.structure.packed, prefix)
     facts = facts_of(rule, fields.pack_method, prefix)
-    facts.update(_mx_facts(facts))
+    facts.update(_mx_facts(facts), layer=prefix)
+    keys = context.table["quark_mx_keys"]
+    facts["weight.config"] = next(iter(entries(rule, "weight")), None)
+    facts["input.key"] = context.table["quant_keys"][keys[facts["input.mx"]]]
     row = _row(experts, facts)
     if "raises" in row:
         raise refuse("layer assignment", row["raises"]["type"],
                      fill(row["raises"]["message"], facts), prefix, f"{SOURCE}:{row['method']}",
                      hint="No experts of this version read this combination.")
     made = Plan(row["method"], row["list"], row.get("weight", NO_KEY), row.get("act", NO_KEY),
-                {"quant.vllm_cutlass": False}, first_class=row["list"] == "mxfp4")
+                {"quant.vllm_cutlass": False}, first_class=bool(row.get("first_class")))
     return REFINED[row["id"]](made, facts, experts) if row["id"] in REFINED else made
 
 
@@ -53,8 +56,9 @@ def _row(experts: Experts, facts: Facts) -> Mapping[str, Any]:
 
 
 def _mx_facts(facts: Facts) -> Facts:
-    """Return the MX formats of weights and activations by the engine's names; weight.mx_static is
-    that of weights whose activations have a static FP8 scale."""
+    """Return the MX formats of weights and activations by the engine's names; weight.mx_any is None
+    where activations go with no MX weights, weight.mx_static where they have no static FP8 scale.
+    """
     weight = str(facts["weight.dtype"]).replace("fp", "mxfp")
     name = str(facts["input.dtype"]).replace("fp", "mxfp")
     grouped = facts["input.qscheme"] == "per_group" and facts["input.group_size"] == quark.MX_GROUP
@@ -65,8 +69,10 @@ def _mx_facts(facts: Facts) -> Facts:
         given = "fp8"
     static = not facts["input.is_dynamic"] and given == "fp8" and (
         facts["input.qscheme"] == "per_tensor" and facts["input.symmetric"] is True)
-    return {"weight.mx": weight, "input.mx": given, "input.mx_name": name,
-            "weight.mx_static": weight if static and _is_mx(facts) else None}
+    served = _is_mx(facts) and (static or given == "None" or bool(facts["input.is_dynamic"]))
+    return {"weight.mx": weight, "weight.mx_any": weight if served else None,
+            "weight.mx_static": weight if static and served else None,
+            "input.mx": "fp8_static" if static else given, "input.mx_name": name}
 
 
 def _is_mx(facts: Facts) -> bool:
@@ -91,6 +97,18 @@ def _int4(made: Plan, facts: Facts, experts: Experts) -> Plan:
         "QuarkConfig", size, not symmetric, False))
 
 
+def _mxfp8(made: Plan, facts: Facts, experts: Experts) -> Plan:
+    def after(experts: Experts, backend: str | None, name: str) -> None:
+        sizes = [experts.facts[fact] for fact in ("moe.hidden", "moe.shard")]
+        if any(size % quark.MX_GROUP for size in sizes):
+            raise refuse("shapes under TP", "ValueError",
+                         "Quark MXFP8 MoE requires hidden_size and intermediate_size_per_partition "
+                         f"divisible by {quark.MX_GROUP}, got {sizes[0]} and {sizes[1]}.",
+                         experts.prefix, f"{SOURCE}:{made.method}.create_weights")
+
+    return made._replace(after=after)
+
+
 def _fp8_block(made: Plan, facts: Facts, experts: Experts) -> Plan:
     block = quark.BLOCK
 
@@ -101,5 +119,5 @@ def _fp8_block(made: Plan, facts: Facts, experts: Experts) -> Plan:
         **made.quant, "quant.block_n": block[0], "quant.block_k": block[1]})
 
 
-REFINED = {"int4": _int4, "fp8_block": _fp8_block}
+REFINED = {"int4": _int4, "fp8_block": _fp8_block, "mxfp8": _mxfp8}
 """Row of quark_experts -> what else its plan holds."""
