@@ -83,9 +83,12 @@ def fill(template: str, facts: Facts) -> str:
 
 
 def show(name: str, value: Any) -> str:
-    """Return a fact's value as people write it: capabilities dotted, flags as true and false."""
+    """Return a fact's value as people write it: capabilities dotted (families 9.x), flags as true
+    and false."""
     if name == "gpu.capability" and isinstance(value, int):
         return f"{value // 10}.{value % 10}"
+    if name == "gpu.family" and isinstance(value, int):
+        return f"{value // 10}.x"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Unreadable):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quantplan.dispatch.facts import LIB_STATES, Checkpoint, Deployment, Gpu
-from quantplan.dispatch.predicates import PASS
+from quantplan.dispatch.predicates import FAIL, PASS
 from quantplan.dispatch.trace import Candidate, Layer, Trace
 from quantplan.reports.columns import columns
 from quantplan.reports.explain_view import rows, starts
@@ -108,8 +108,9 @@ def mode_lines(trace: Trace) -> list[list[str]]:
             count = layer.weights or (layer.n or 0) * (layer.k or 0)
             weights[mode] = weights.get(mode, 0) + count
             example.setdefault(mode, layer)
-    return [_mode_line(mode, example[mode])
-            for mode in sorted(weights, key=lambda m: -weights[m])]
+    lines = [_mode_line(mode, example[mode])
+             for mode in sorted(weights, key=lambda m: -weights[m])]
+    return [line for i, line in enumerate(lines) if line not in lines[:i]]
 
 
 def _mode_line(mode: str, layer: Layer) -> list[str]:
@@ -150,14 +151,14 @@ def why_mode(layer: Layer, mode: str) -> str | None:
     """Return why a layer does not compute in fewer bits, or None when nothing better was asked."""
     if layer.why:
         return layer.why
-    if "A16" not in mode or not layer.selection:
+    if "A16" not in mode or mode == "W16A16" or not layer.selection:
         return None
     better = [c for c in layer.selection.rejected if _quantizes_activations(c)]
     plain = next((k.plain for c in better for k in c.checks
                   if k.verdict != PASS and k.plain), None)
     if plain:
         return plain
-    if mode in INTEGER_WEIGHTS:
+    if mode in INTEGER_WEIGHTS or layer.asked in (None, "none"):
         return "the checkpoint quantizes weights only"
     if not better:
         return None
@@ -169,9 +170,12 @@ WEIGHT_ONLY = ("marlin", "humming", "emulation", "w4a16")
 
 
 def _quantizes_activations(candidate: Candidate) -> bool:
-    """Return whether a candidate for FP8 or FP4 weights computes in as many bits, by its name."""
+    """Return whether a candidate for these FP8 or FP4 weights computes in as many bits, by its
+    name."""
     name = candidate.kernel.lower()
-    return ("fp8" in name or "fp4" in name) and not any(part in name for part in WEIGHT_ONLY)
+    other_scheme = any(c.fact == "quant.scheme" and c.verdict == FAIL for c in candidate.checks)
+    return ("fp8" in name or "fp4" in name) and not other_scheme and not any(
+        part in name for part in WEIGHT_ONLY)
 
 
 def error_text(trace: Trace) -> str:
@@ -189,12 +193,14 @@ def error_text(trace: Trace) -> str:
 
 
 def _table(trace: Trace) -> str:
-    found = []
+    counts: dict[tuple[str, ...], int] = {}
     for layer, indices in rows(trace.layers):
         size = f"{layer.n} x {layer.k}" if layer.n else ""
         kernel = layer.kernel or layer.attn_backend or _path(layer)
         mode = _mode(layer, trace) if layer.weighted else _kv(layer, trace)
-        found.append((short_path(layer), str(len(indices) or 1), size, kernel, mode))
+        row = (short_path(layer), size, kernel, mode)
+        counts[row] = counts.get(row, 0) + (len(indices) or 1)
+    found = [(path, str(count), *rest) for (path, *rest), count in counts.items()]
     return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
 
 

@@ -37,7 +37,7 @@ def _check_value(row: Row, value: Any) -> None:
         wanted = "one of " + ", ".join(str(v).lower() for v in row["values"])
     if row.get("whole") and type(value) is not int:
         wanted = "a whole number"
-    if row.get("named") == "kinds" and not _is_text(value, Mapping):
+    if row.get("named") == "kinds" and not _is_text_map(value):
         wanted = "a mapping of kinds to backends"
     if row.get("named") in {"backend", "prefill"} and not isinstance(value, str):
         wanted = "a name"
@@ -45,8 +45,8 @@ def _check_value(row: Row, value: Any) -> None:
         raise UsageError(f"{OPTION} {row['id']}={value}", wanted=wanted)
 
 
-def _is_text(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and all(isinstance(name, str) for name in value.values())
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value.values())
 
 
 def configured_backend(table: Table, deployment: Deployment) -> str | None:

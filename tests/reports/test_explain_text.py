@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import FP8_PARTS, LLAMA, QWEN_72B, ask, ask_row, golden_rows, scheme, stored
-from quantplan.reports.explain_text import Shown, explain_text
+from quantplan.reports.explain_text import Shown, explain_text, why_mode
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.mode_rows import modes
 
@@ -265,7 +266,7 @@ def test_why_not_after_a_failed_selection() -> None:
     """Row llama8b/fp8-dynamic/90/linear_backend=b12x."""
     answer = ask("fp8-dynamic", "9.0", linear_backend="b12x")
     whole = text(answer, why_not="B12xTensorFP8ScaledMMLinearKernel")
-    assert "rejected: gpu.family is 90; must be 120" in whole
+    assert "rejected: gpu.family is 9.x; must be 12.x" in whole
     assert "model.layers.0.self_attn.qkv_proj" in whole[whole.index("why not"):]
 
 
@@ -336,3 +337,33 @@ def test_why_not_where_the_engine_stops_before_any_list() -> None:
     whole = text(ask("gptq4-desc", "9.0"), why_not="MarlinLinearKernel")
     assert ("why not MarlinLinearKernel: the engine stops at config fields, before it looks at any"
             in whole)
+
+
+MIXTRAL = {**LLAMA, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+           "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1e6}
+
+
+@pytest.mark.parametrize("quant, capability, because", [
+    ("fp8-static", "8.0", "this GPU (8.0) has no FP8 tensor cores"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, "9.0",
+     "this GPU (9.0) has no FP4 tensor cores"),
+    ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "ignore": ["lm_head"]}, "9.0",
+     "the checkpoint quantizes weights only")])
+def test_experts_say_what_the_gpu_lacks_before_what_a_class_asks(
+        quant: Any, capability: str, because: str) -> None:
+    answer = ask(quant, capability, model=MIXTRAL)
+    assert f"because {because}\n" in text(answer)
+    experts = [layer for layer in answer.trace.layers if layer.module == "RoutedExperts"]
+    assert {why_mode(layer, layer.mode or "") for layer in experts} == {because}
+
+
+def test_rows_that_look_alike_are_one() -> None:
+    """gpt-oss alternates sliding and full attention: two kinds of layer, one line."""
+    file = Path(__file__).parents[1] / "golden" / "families-vllm-0.32.0.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    row = next(r for r in map(json.loads, lines) if r["id"].startswith("real/openai/gpt-oss"))
+    answer = explain(row["config"], capability="9.0", tp=row["tp"])
+    attention = [layer for layer in answer.trace.layers if layer.attn_backend]
+    assert len({layer.path.rpartition(".")[2] for layer in attention}) == 1 < len(attention)
+    shown = [line.split() for line in text(answer).splitlines() if line.startswith("  attn.attn ")]
+    assert [line[1] for line in shown] == [str(len(attention))]

@@ -82,16 +82,17 @@ def _refusal(
 
 
 def _why(plan: Plan, walked: Walked, table: Any) -> str | None:
-    """Return why activations stay in 16 bits though the method asks for fewer: the last class in
-    front of the chosen one that would have quantized them."""
+    """Return why activations stay in 16 bits though the method asks for fewer: what the GPU lacks,
+    else the last class in front of the chosen one that would have quantized them."""
     classes, selection = table["experts_classes"], walked.selection
     chosen = classes.get(selection.kernel, {})
     if plan.act == NO_KEY or not chosen.get("weight_only"):
         return None
-    better = [f"{c.kernel} is out: {c.decisive.text}" for c in selection.rejected
+    better = [(c.kernel, c.decisive) for c in selection.rejected
               if c.decisive and c.decisive.fact != "gpu.platform"
               and not classes[c.kernel].get("weight_only")]
-    return better[-1] if better else None
+    plain = next((check.plain for _, check in better if check.plain), None)
+    return plain or (f"{better[-1][0]} is out: {better[-1][1].text}" if better else None)
 
 
 def _mode(plan: Plan, walked: Walked, facts: Facts, table: Any) -> str | None:
