@@ -79,19 +79,24 @@ def _module(
         Leaf(leaf["name"], sizes[leaf["n"]], sizes[leaf["k"]] if "k" in leaf else None)
         for leaf in row.get("leaves", ()))
     split = row.get("split", "none")
-    how = family.get("embedding") if row["module"] == "VocabParallelEmbedding" else None
+    how = family.get(HOW_BUILT.get(row["module"], ""))
+    unnamed = how is not None and row["module"] == "VocabParallelEmbedding"
     return Module(
         row["path"], row["module"], split, _bias(row, config, family), leaves,
         row.get("kind", "embedding" if split == "vocab" else "linear"), layers,
         _is_quantized(row, sizes, how != "plain"),
         tuple(sizes[name] for name in row.get("parts", ())),
         _heads(row, sizes) if split.startswith("qkv") else None, _facts(row, sizes, config),
-        row.get("stack", TEXT), "" if how else _known_as(row),
+        row.get("stack", TEXT), "" if unnamed else _known_as(row),
         tuple(row.get("quantized_when", {}).get("except", ())),
         tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())),
         _groups(row, sizes), _whole(row), tuple(row.get("before", ())),
         tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
         bool(row.get("sequence_parallel")))
+
+
+HOW_BUILT = {"VocabParallelEmbedding": "embedding", "ParallelLMHead": "head"}
+"""Class -> the field of a family that says how the engine builds it."""
 
 
 def _known_as(row: Row) -> str:

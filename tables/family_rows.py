@@ -211,6 +211,8 @@ FAMILY: Row = {
     "embedding": Field("text", "how the engine builds the embedding: unnamed, with the "
                        "quantization config but without its path; plain, without either; absent: "
                        "with both", required=False, choices=("unnamed", "plain")),
+    "head": Field("text", "how the engine builds lm_head: plain, without the quantization config; "
+                  "absent: with it", required=False, choices=("plain",)),
     "hidden_act": Field("list", "activations that the engine class accepts; absent: any",
                         required=False, of=Field("text", "an activation")),
     "architectures": Field("list", "names in config.json architectures",

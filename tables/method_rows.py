@@ -98,4 +98,14 @@ METHODS: Row = {
         "hint": Field("text", "what to do instead"),
     }),
     "config_classes": Field("list", "quantization config classes", of=CONFIG_CLASS),
+    "refused_methods": Field("list", "config classes with which some model classes are not built",
+                             of={
+                                 "id": Field("text", "short name"),
+                                 "models": Field("text", "a part of the file of the model classes"),
+                                 "config_classes": Field("list", "the config classes",
+                                                         of=Field("text", "a class")),
+                                 "type": Field("text", "exception type"),
+                                 "message": Field("text", "the engine's words"),
+                                 "source": Field("text", "engine file:symbol"),
+                             }),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
@@ -52,11 +51,6 @@ def read(config: Config, context: Context) -> AwqFields:
                      config)
 
 
-def rename(fields: AwqFields, renamed: Callable[[str], str]) -> AwqFields:
-    """Return the fields with the engine's module names (AutoAWQConfig.apply_vllm_mapper)."""
-    return fields._replace(skipped=tuple(map(renamed, fields.skipped)))
-
-
 def check_bits(bits: Any, layer: str | None = None) -> None:
     """Refuse other than 4 bits, as the class does when it is built for the model or for a layer."""
     if bits != 4:
@@ -69,7 +63,7 @@ def check_bits(bits: Any, layer: str | None = None) -> None:
 
 def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a layer: Marlin-checked kernel list, or the plain Triton path."""
-    if site.module.split == "vocab" and not (site.name == "lm_head" and fields.lm_head):
+    if site.module.split == "vocab" and not (site.is_head and fields.lm_head):
         return None
     if is_skipped(site.path, fields.skipped, context.structure.packed, substring=True):
         return Assignment("UnquantizedLinearMethod", why="named in modules_to_not_convert, or "

@@ -61,6 +61,14 @@ def mamba_ranks(context: Context, site: Site) -> None:
                      "must equal 1.", site.path, source, hint=TP_HINT)
 
 
+def check_class(context: Context, config_class: str | None) -> None:
+    """Refuse a quantization config class with which the model class is not built."""
+    for row in context.table["refused_methods"]:
+        if config_class in row["config_classes"] and row["models"] in context.structure.source:
+            raise refuse("layer assignment", row["type"], row["message"], None, row["source"],
+                         hint="Serve another checkpoint of the model.")
+
+
 RULES: Mapping[str, Rule] = {
     "activation": activation, "experts_per_rank": experts_per_rank,
     "expert_groups": expert_groups, "mamba_ranks": mamba_ranks,

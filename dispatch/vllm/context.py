@@ -48,7 +48,12 @@ class Site(NamedTuple):
     def blamed(self) -> str | None:
         """Return the path that an error names: none while the embedding is built, which is no
         linear layer."""
-        return None if self.module.split == "vocab" and self.name != "lm_head" else self.path
+        return None if self.module.split == "vocab" and not self.is_head else self.path
+
+    @property
+    def is_head(self) -> bool:
+        """Return whether the layer is the model's head, which some methods quantize."""
+        return self.module.module == "ParallelLMHead"
 
     @property
     def module_path(self) -> str:

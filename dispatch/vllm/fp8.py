@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
@@ -48,11 +47,6 @@ def _check_block(block: Any, scheme: str) -> None:
     if scheme != "dynamic":
         raise bad_config("The block-wise quantization only supports dynamic activation scheme "
                          f"for now, but got {scheme} activation scheme.", SOURCE)
-
-
-def rename(fields: Fp8Fields, renamed: Callable[[str], str]) -> Fp8Fields:
-    """Return the fields with the engine's module names (Fp8Config.apply_vllm_mapper)."""
-    return fields._replace(ignored=tuple(map(renamed, fields.ignored)))
 
 
 def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None:

@@ -3,7 +3,7 @@ utils/gptq_utils.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
@@ -82,15 +82,10 @@ def _weight_type(bits: Any, sym: Any, stage: str, layer: str | None) -> str:
                  f"{SOURCE}.TYPE_MAP", hint="Only 4 and 8 bits with sym=true are served.")
 
 
-def rename(fields: GptqFields, renamed: Callable[[str], str]) -> GptqFields:
-    """Return the fields with the engine's module names (AutoGPTQConfig.apply_vllm_mapper)."""
-    return fields._replace(quantized=frozenset(map(renamed, fields.quantized)))
-
-
 def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a layer, after `dynamic` rules and the list of quantized modules."""
     is_head = site.module.split == "vocab"
-    if is_head and not (site.name == "lm_head" and fields.lm_head):
+    if is_head and not (site.is_head and fields.lm_head):
         return None
     quantized = site.path not in fields.plain and _is_quantized(
         site.path, fields.quantized, context)

@@ -50,7 +50,7 @@ class IncLayer(NamedTuple):
 
 def assign(fields: IncFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer or lm_head; None for embeddings."""
-    weightless = site.module.split == "vocab" and site.name != "lm_head"
+    weightless = site.module.split == "vocab" and not site.is_head
     plain = None if weightless else Assignment("UnquantizedLinearMethod",
                                                why="16 bits by extra_config or its block")
     if plainly_16_bit(fields, site.path):

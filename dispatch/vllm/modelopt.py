@@ -64,7 +64,7 @@ class Reader(NamedTuple):
 
     def assign(self, fields: ModelOptFields, context: Context, site: Site) -> Assignment | None:
         """Return the assignment of a linear layer or lm_head; None for embeddings."""
-        if site.module.split == "vocab" and site.name != "lm_head":
+        if site.module.split == "vocab" and not site.is_head:
             return None
         algo, why = algo_of(fields, context, site.path)
         if algo is None:

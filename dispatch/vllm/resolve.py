@@ -23,7 +23,7 @@ from quantplan.dispatch.trace import (
 )
 from quantplan.dispatch.vllm.attention import attention_layer, with_attention
 from quantplan.dispatch.vllm.attention_config import backend_name, check_config, check_encoder
-from quantplan.dispatch.vllm.construction import check_rules, replaced
+from quantplan.dispatch.vllm.construction import check_class, check_rules, replaced
 from quantplan.dispatch.vllm.context import (
     Assignment,
     Context,
@@ -90,6 +90,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                     serving.config_class, serving.min_capability, named.steps)
     layers: list[Layer] = []
     try:
+        check_class(context, serving.config_class)
         _check_windows(structure)
         layers.extend(_build(context, serving))
     except Refusal as refusal:

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asking import ask
+from asking import LLAMA, ask
 from quantplan.dispatch.trace import Trace
 
 GPTQ, AWQ = "auto_round:auto_gptq", "auto_round:auto_awq"
@@ -217,3 +217,30 @@ def test_low_bits_below_7_5_are_selected_and_fail_while_loading() -> None:
     trace = answer({**W4, "bits": 3}, "7.0", dtype="float16")
     assert of(trace, QKV)[0] == "HummingLinearMethod"
     assert "humming-no-activations" in [f.id for f in trace.findings if f.severity == "error"]
+
+
+CHATGLM = {
+    "architectures": ["ChatGLMModel"], "model_type": "chatglm", "num_layers": 1,
+    "hidden_size": 2048, "ffn_hidden_size": 5632, "num_attention_heads": 16,
+    "multi_query_group_num": 2, "multi_query_attention": True, "kv_channels": 128,
+    "padded_vocab_size": 32064, "seq_length": 4096, "torch_dtype": "bfloat16",
+    "add_qkv_bias": True, "add_bias_linear": False, "rmsnorm": True, "layernorm_epsilon": 1e-05,
+    "post_layer_norm": True, "original_rope": True,
+}
+QWEN3_NEXT = {
+    **LLAMA, "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
+    "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+    "intermediate_size": 5120, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    "num_experts": 512, "num_experts_per_tok": 10, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    "full_attention_interval": 1, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+    "mlp_only_layers": [],
+}
+
+
+@pytest.mark.parametrize(("model", "head", "method"), [
+    (CHATGLM, "transformer.output_layer", "UnquantizedLinearMethod"),
+    (QWEN3_NEXT, "lm_head", "UnquantizedEmbeddingMethod")])
+def test_a_head_is_one_by_its_class(model: Any, head: str, method: str) -> None:
+    """ChatGLM's has another name; Qwen3-Next builds its own without the config."""
+    assert of(answer(W4, model=model), head)[0] == method

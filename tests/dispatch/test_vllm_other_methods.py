@@ -228,3 +228,13 @@ def test_torchao_s_fp8_activations_need_8_9() -> None:
 def test_torchao_configs_that_are_refused(types: Any, message: str) -> None:
     quant = {"quant_method": "torchao", **({"quant_type": types} if types else {})}
     assert refused(quant, **ON) == ("ValidationError", message, None)
+
+
+@pytest.mark.parametrize("method", ["mxfp4", "gpt_oss_mxfp4"])
+def test_the_transformers_backend_has_no_mxfp4(method: str) -> None:
+    arcee = {**LLAMA, "architectures": ["ArceeForCausalLM"], "model_type": "arcee",
+             "hidden_act": "relu2"}
+    assert refused({"quant_method": method}, model=arcee) == (
+        "NotImplementedError",
+        "Transformers modeling backend does not support MXFP4 quantization yet.", None)
+    assert ask({"quant_method": "experts_int8"}, model=arcee).trace.error is None
