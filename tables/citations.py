@@ -58,10 +58,49 @@ def sources(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 
 def code_citations(engine: str, name: str, text: str) -> Iterator[Citation]:
-    """Yield what the texts and docstrings of one Python file of ours cite of the engine."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from text_citations(engine, f"{name}:{node.lineno}", node.value)
+    """Yield what the texts and docstrings of one Python file of ours cite of the engine. A text
+    with placeholders is read where all of them are constants of the file."""
+    tree = ast.parse(text)
+    constants = _constants(tree)
+    for line, found in _texts(tree, constants):
+        yield from text_citations(engine, f"{name}:{line}", found)
+
+
+def _constants(tree: ast.Module) -> dict[str, str]:
+    """Return the texts that a file gives names to."""
+    found: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            text = _text(node.value, found)
+            if text is not None:
+                found[node.targets[0].id] = text
+    return found
+
+
+def _text(node: ast.AST, constants: Mapping[str, str]) -> str | None:
+    """Return the text that an expression stands for, None where that is not known."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    if isinstance(node, ast.FormattedValue):
+        return _text(node.value, constants)
+    if isinstance(node, ast.JoinedStr):
+        parts = [_text(part, constants) for part in node.values]
+        return None if None in parts else "".join(map(str, parts))
+    return None
+
+
+def _texts(node: ast.AST, constants: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every text of a tree."""
+    if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        text = _text(node, constants)
+        if text is not None:
+            yield node.lineno, text
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _texts(child, constants)
 
 
 def text_citations(engine: str, by: str, text: str) -> Iterator[Citation]:

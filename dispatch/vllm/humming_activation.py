@@ -45,7 +45,7 @@ class Weight(NamedTuple):
 
 class Input(NamedTuple):
     """Activations as asked for; dtype None stands for 16 bits, `mode` is how their scales are
-    found (humming/config/enum.py:InputQuantizationMode)."""
+    found (humming 0.1.17 config/enum.py:InputQuantizationMode)."""
 
     dtype: str | None = None
     group: int = 0

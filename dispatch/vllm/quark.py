@@ -25,7 +25,7 @@ KV_METHOD = "QuarkKVCacheMethod"
 FOLDER = "model_executor/layers/quantization/quark"
 BLOCK = (128, 128)
 MX_GROUP = 32
-"""quark_ocp_mx.py:OCP_MX_BLOCK_SIZE."""
+"""utils/ocp_mx_utils.py:OCP_MX_BLOCK_SIZE."""
 MX_ACTIVATIONS = ("mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3")
 """utils/ocp_mx_utils.py:_ACTIVATION_QUANT_KEY_MAP."""
 

@@ -31,7 +31,6 @@ from quantplan.dispatch.vllm.context import (
     Table,
     base_facts,
     refuse,
-    trait,
 )
 from quantplan.dispatch.vllm.coverage import check_kernel, check_method, check_question, covered
 from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
@@ -43,6 +42,7 @@ from quantplan.dispatch.vllm.flags import check_flags
 from quantplan.dispatch.vllm.float_kv import check_float_kv
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
+from quantplan.dispatch.vllm.of_version import of_version
 from quantplan.dispatch.vllm.online import source_weight
 from quantplan.dispatch.vllm.online_args import given_args
 from quantplan.dispatch.vllm.patterns import (
@@ -67,7 +67,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         dtype = resolve_dtype(table, checkpoint, gpu, deployment.dtype)
     except Refusal as refusal:
         return _never_began(table, checkpoint, deployment, refusal.error)
-    structure = _of_version(table, model_structure(
+    structure = of_version(table, checkpoint, deployment, model_structure(
         checkpoint, architecture(table, checkpoint.config.get("architectures") or ())))
     facts = base_facts(table, checkpoint, gpu, deployment, dtype)
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
@@ -96,14 +96,6 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, serving)
     return _trace(context, method, tuple(layers), dtype_refused(gpu, dtype), serving)
-
-
-def _of_version(table: Table, structure: Structure) -> Structure:
-    """Return the structure as this version builds it."""
-    if structure.tied and structure.architecture in trait(table, "head_is_the_tied_embedding"):
-        return structure._replace(
-            modules=tuple(m for m in structure.modules if m.path != "lm_head"))
-    return structure
 
 
 def _never_began(

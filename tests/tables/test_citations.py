@@ -186,7 +186,16 @@ def test_code_cites_in_its_texts() -> None:
     assert list(code_citations("vllm", "x.py", text)) == [
         Citation("config/model.py", "ModelConfig.verify", "x.py:1"),
         Citation("config/cache.py", "Cache", "x.py:2"),
-        Citation("v1/utils.py", "f", "x.py:4")]
+        Citation("config/cache.py", "Cache", "x.py:4"), Citation("v1/utils.py", "f", "x.py:4")]
+
+
+def test_code_cites_in_texts_with_placeholders() -> None:
+    text = ('FOLDER = "layers/quantization"\nWHERE = f"{FOLDER}/utils"\n'
+            'a = f"{WHERE}.py:first"\nb = f"{FOLDER}/x.py:second of {layer}"\n'
+            'def f(path):\n    return f"{path}/y.py:third", f"{FOLDER}/z.py:fourth"\n')
+    assert list(code_citations("vllm", "x.py", text)) == [
+        Citation("layers/quantization/utils.py", "first", "x.py:3"),
+        Citation("layers/quantization/z.py", "fourth", "x.py:6")]
 
 
 @pytest.mark.parametrize("citation, words", [

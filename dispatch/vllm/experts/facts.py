@@ -17,7 +17,8 @@ NO_GATE = "_no_mul"
 ALIGNED_EXPERTS = 32
 """Experts are padded to whole warps (experts/triton_moe.py:TritonExperts.is_supported_config)."""
 SITU = (4.0, 25.0)
-"""The SiTU parameters that B12x takes (b12x.py:B12xExperts.is_supported_config)."""
+"""The SiTU parameters that B12x takes (fused_moe/b12x.py:
+B12xExperts.is_supported_config)."""
 
 
 def experts_of(context: Context, site: Site) -> Experts:

@@ -1,0 +1,36 @@
+"""What an engine version builds otherwise than the tables of families say (its traits)."""
+
+from __future__ import annotations
+
+from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.structure import Structure
+from quantplan.dispatch.vllm.context import Table, trait
+from quantplan.dispatch.vllm.quant_config import quantization_config
+from quantplan.tables.errors import NotKnownError
+
+
+def of_version(
+    table: Table, checkpoint: Checkpoint, deployment: Deployment, structure: Structure
+) -> Structure:
+    """Return the structure as this version builds it; raise NotKnownError where it is not known."""
+    if structure.architecture in trait(table, "fused_qkv_in_chunks"):
+        _check_chunks(table, checkpoint, deployment)
+    if structure.tied and structure.architecture in trait(table, "head_is_the_tied_embedding"):
+        return structure._replace(
+            modules=tuple(m for m in structure.modules if m.path != "lm_head"))
+    return structure
+
+
+def _check_chunks(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
+    """Block-FP8 checkpoints that store qkv fused, for more ranks than there are here, keep the
+    blocks of keys and values in chunks, in a layer of another class and size
+    (model_executor/models/mimo_v2.py:MiMoV2Attention)."""
+    config = checkpoint.text_config
+    quant, _ = quantization_config(checkpoint)
+    chunks = config.get("num_key_value_heads")
+    fused = config.get("attention_projection_layout") == "fused_qkv"
+    if fused and quant and quant.get("weight_block_size") and isinstance(chunks, int) and (
+            chunks > deployment.tp and chunks % deployment.tp == 0):
+        raise NotKnownError(
+            f"a fused qkv_proj in blocks on {deployment.tp} ranks in {table['engine']} "
+            f"{table['version']}", hint=f"With --tp {chunks} it is a plain qkv_proj.")
