@@ -28,15 +28,10 @@ def plan(fields: QuarkFields, experts: Experts) -> Plan:
         return unquantized("named in exclude, or one of its experts is")
     rule = rule_of(fields, context.structure.packed, prefix)
     facts = facts_of(rule, fields.pack_method, prefix)
-<<<<<<< HEAD
     facts.update(_mx_facts(facts), layer=prefix)
     keys = context.table["quark_mx_keys"]
     facts["weight.config"] = next(iter(entries(rule, "weight")), None)
     facts["input.key"] = context.table["quant_keys"][keys[facts["input.mx"]]]
-=======
-    facts.update(_mx_facts(facts), **{
-        "weight.given": str(next(iter(entries(rule, "weight")), None)), "experts.path": prefix})
->>>>>>> 6665deb (0.33.0: Quark's MXFP8 experts, fused qkv in chunks, options of attention; citations in texts with placeholders are proven)
     row = _row(experts, facts)
     if "raises" in row:
         raise refuse("layer assignment", row["raises"]["type"],
@@ -124,27 +119,5 @@ def _fp8_block(made: Plan, facts: Facts, experts: Experts) -> Plan:
         **made.quant, "quant.block_n": block[0], "quant.block_k": block[1]})
 
 
-<<<<<<< HEAD
-=======
-def _mxfp8(made: Plan, facts: Facts, experts: Experts) -> Plan:
-    source = f"{SOURCE}:{made.method}"
-    if experts.facts["moe.bias"]:
-        raise refuse("layer assignment", "NotImplementedError",
-                     "Quark MXFP8 MoE does not support biases.", experts.prefix, source)
-
-    def after(experts: Experts, backend: str | None, name: str) -> None:
-        sizes = experts.facts["moe.hidden"], experts.facts["moe.shard"]
-        if any(size % quark.MX_GROUP for size in sizes):
-            raise refuse("shapes under TP", "ValueError",
-                         "Quark MXFP8 MoE requires hidden_size and "
-                         f"intermediate_size_per_partition divisible by {quark.MX_GROUP}, got "
-                         f"{sizes[0]} and {sizes[1]}.", experts.prefix,
-                         f"{source}.create_weights",
-                         hint="Choose another tensor parallel size.")
-
-    return made._replace(after=after)
-
-
->>>>>>> 6665deb (0.33.0: Quark's MXFP8 experts, fused qkv in chunks, options of attention; citations in texts with placeholders are proven)
 REFINED = {"int4": _int4, "fp8_block": _fp8_block, "mxfp8": _mxfp8}
 """Row of quark_experts -> what else its plan holds."""
