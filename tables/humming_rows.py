@@ -30,6 +30,8 @@ HUMMING = Field("row", "the activations that Humming's kernels compute with", of
     "source": Field("text", "engine file:symbol"),
     "inputs": Field("map", "quant.act_key -> activations as they are asked for", of=Field(
         "row", "activations", of={
+            "key": Field("text", "an id of quant_keys, where a kernel's words name it",
+                         required=False),
             "dtype": Field("text", "number format; absent: 16 bits", required=False),
             "group": Field("int", "input features per scale, 0 for all; absent: quant.act_group",
                            required=False),

@@ -206,7 +206,7 @@ FACTS = MOE_FACTS | {
     "dtype.model", "model.type", "layer.n", "layer.k", "layer.n_full", "layer.k_full",
     "quant.weight_scale", "quant.act_scale", "quant.act_static", "quant.weight_type",
     "quant.bits", "quant.group_size", "quant.zero_points", "quant.act_type", "quant.act_mode",
-    "quant.act_key", "quant.act_group", "humming.act",
+    "quant.act_key", "quant.act_group", "quant.act_text", "humming.act",
     "quant.pack_factor", "quant.channelwise", "quant.g_idx", "quant.grouped",
     "quant.group_is_full_k", "quant.weight_only", "quant.codec", "quant.block",
 } | attention_laws.FACTS

@@ -58,7 +58,7 @@ INT4 = {
     "quant.pack_factor": 8, "quant.channelwise": False, "quant.grouped": True,
     "quant.group_is_full_k": False, "quant.act_key": "none", "quant.act_group": 0,
 }
-MXFP4 = {"quant.act_key": "mxfp4", "quant.act_group": 32}
+MXFP4 = {"quant.act_key": "mxfp4", "quant.act_group": 32, "quant.act_text": "QuantKey(...)"}
 QUANT: dict[str, dict[str, Any]] = {
     "fp8_w8a8": FP8, "fp8_block_w8a8": BLOCK, "w8a16_fp8": FP8, "int8_w8a8": {},
     "mixed_precision": INT4, "mxfp8": {}, "mxfp4": MXFP4,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.vllm import ct_integers, fp8, nvfp4
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_schemes import Group, joined, scheme_of
@@ -74,22 +75,25 @@ def _mxfp8(row: Row, group: Group, context: Context, site: Site) -> Assignment:
 
 def _mxfp4(row: Row, group: Group, context: Context, site: Site) -> Assignment:
     """MXFP4 activations, whatever the checkpoint says of them."""
-    return Assignment(METHOD, None, "mxfp4", mxfp4_quant("mxfp4", 32), "group")
+    return Assignment(METHOD, None, "mxfp4", mxfp4_quant(context, "mxfp4", 32), "group")
 
 
 def _mxfp4_fp8(row: Row, group: Group, context: Context, site: Site) -> Assignment:
     """FP8 activations where a kernel takes them, else MXFP4 ones."""
     size = (group.inputs.group_size if group.inputs else None) or 0
-    quant = mxfp4_quant("fp8_group" if size else "fp8_token", size)
+    quant = mxfp4_quant(context, "fp8_group" if size else "fp8_token", size)
     instead = _mxfp4(row, group, context, site)._replace(
         scheme=row["id"], why="no kernel takes FP8 activations here: MXFP4 ones are asked for")
     return Assignment(METHOD, None, "mxfp4", quant, "group" if size else "per_token",
                       otherwise=lambda: instead)
 
 
-def mxfp4_quant(act_key: str, group: int) -> dict[str, Any]:
-    """Return the facts of an MXFP4 layer: the activation key asked for and its group size."""
-    return {"quant.act_key": act_key, "quant.act_group": group}
+def mxfp4_quant(context: Context, act_key: str, group: int) -> dict[str, Any]:
+    """Return the facts of an MXFP4 or MXFP6 layer: the activation key asked for, its group size,
+    and how the engine prints it."""
+    table, facts = context.table, {"quant.act_key": act_key, "quant.act_group": group}
+    key = table["humming"]["inputs"][act_key]["key"]
+    return {**facts, "quant.act_text": fill(table["quant_keys"][key], facts)}
 
 
 def _nvfp4(row: Row, group: Group, context: Context, site: Site) -> Assignment:

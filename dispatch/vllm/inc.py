@@ -173,7 +173,7 @@ def _mxfp4(layer: IncLayer, context: Context, site: Site) -> Assignment:
                      "INC MXFP4 requires scalar group_size, but found "
                      f"group_size={layer.group!r}.", site.path,
                      f"{SCHEMES}/inc_mxfp4_linear.py:INCMxfp4LinearMethod.__init__")
-    return Assignment(METHOD, None, "mxfp4", mxfp4_quant("mxfp4", 32), "group")
+    return Assignment(METHOD, None, "mxfp4", mxfp4_quant(context, "mxfp4", 32), "group")
 
 
 def _integer(layer: IncLayer, context: Context, site: Site) -> Assignment:

@@ -81,7 +81,8 @@ def _built(linear: str, context: Context, site: Site) -> Assignment:
 
 
 def _microscaled(linear: str, context: Context, site: Site) -> Assignment:
-    assignment = Assignment(linear, None, MICROSCALED[linear], mxfp4_quant("mxfp4", 32), "group")
+    assignment = Assignment(linear, None, MICROSCALED[linear], mxfp4_quant(context, "mxfp4", 32),
+                            "group")
     if linear == "Mxfp8OnlineLinearMethod":  # Mxfp4OnlineLinearMethod selects first
         _check_groups(assignment, site)
     return assignment

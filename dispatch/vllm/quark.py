@@ -125,7 +125,7 @@ def _mx(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:
                      f"{MX_GROUP}. Choose a compatible tensor-parallel size or avoid "
                      "tensor-parallel sharding for this layer.", site.path, row["source"])
     family = weight.partition("_")[0]
-    quant = {} if family == "mxfp8" else mxfp4_quant(act, MX_GROUP)
+    quant = {} if family == "mxfp8" else mxfp4_quant(context, act, MX_GROUP)
     if family == "mxfp6":
         quant["quant.weight_type"] = f"float6{weight.partition('_')[2]}"
     return Assignment(METHOD, None, family, quant, "none" if act == "none" else "group")

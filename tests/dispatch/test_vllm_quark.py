@@ -11,12 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asking import QWEN_72B, ask, message
+from asking import LLAMA, QWEN_72B, ask, message
 from quantplan.dispatch.vllm.quark_config import same
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.errors import CheckpointError
 
-from quantplan import Explanation
+from quantplan import Explanation, explain
 
 QKV, DOWN = "model.layers.0.self_attn.qkv_proj", "model.layers.0.mlp.down_proj"
 
@@ -139,6 +139,20 @@ def test_what_a_layer_refuses(weight: Any, inputs: Any, capability: str, words: 
     assert message(answer) == words
     assert answer.trace.error is not None
     assert answer.trace.error.layer == QKV
+
+
+@pytest.mark.parametrize("version, words", [
+    ("0.32.0", "only supports MXFP4 or MXFP6 or unquantized activations"),
+    ("0.33.0", "quantization scheme "
+     "QuantKey(u8,scale(u8,static,GroupShape(row=1, col=32)),symmetric"
+     ")xQuantKey(f8e4m3fn,scale(u8,dynamic,GroupShape(row=1, col=32)),symmetric) not supported")])
+def test_activations_are_named_in_0_33(version: str, words: str) -> None:
+    """0.33.0 asks _supports_quant_scheme before can_implement."""
+    config = {**LLAMA, "quantization_config": quark(mx("fp4"), mx("fp8_e4m3", True))}
+    error = explain(config, engine="vllm", engine_version=version, capability="9.0",
+                    linear_backend="emulation", libs={"quark": True}).trace.error
+    assert error is not None
+    assert error.message.endswith(f"Reasons: \nEmulationMxfp4LinearKernel: {words}")
 
 
 @pytest.mark.parametrize("changes, error", [
