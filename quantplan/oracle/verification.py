@@ -119,10 +119,14 @@ def _changed(options: Mapping[str, Any]) -> dict[str, Any]:
 def _emulated(cases: Sequence[Case]) -> bool:
     """Return whether the cases' machines are emulated: all of them, or none."""
     found = {case.capability is not None for case in cases}
-    if len(found) == 1:
-        return found.pop()
-    raise UsageError("some cases name a capability and some do not" if found else "no case is left",
-                     wanted="cases of emulated machines, or cases of this one")
+    if len(found) != 1:
+        raise UsageError("some cases name a capability and some do not" if found else
+                         "no case is left",
+                         wanted="cases of emulated machines, or cases of this one")
+    if found == {False} and any(case.libs for case in cases):
+        raise UsageError("libraries of this machine", wanted="none: the engine finds them itself",
+                         hint="With a capability a machine with these libraries is emulated.")
+    return found.pop()
 
 
 def _told(answers: Iterator[Verdict], count: int) -> Iterator[Verdict]:

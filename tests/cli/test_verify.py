@@ -70,6 +70,9 @@ def test_the_help_says_what_it_does_and_how_it_ends() -> None:
      "flags without a model; wanted none. Generated cases have flags of their own."),
     (["--grid", "3", "--only", "x"],
      "no case is left; wanted cases of emulated machines, or cases of this one"),
+    (["qwen2.5-0.5b", "--lib", "flashinfer=off"],
+     "libraries of this machine; wanted none: the engine finds them itself. With a capability a "
+     "machine with these libraries is emulated."),
     (["--grid", "3", "--engine", "vllm@0.31.0"],
      "vllm 0.31.0; wanted the version that is installed; found 0.32.0"),
     (["--grid", "3", "--engine", "trt"],
