@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -79,7 +80,8 @@ def _packed(
 ) -> dict[str, tuple[str, ...]]:
     unpacked = {row["path"] for row in family["modules"] if row.get("unpacked")}
     found = {m.name: tuple(leaf.name for leaf in m.leaves)
-             for m in modules if len(m.leaves) > 1 and m.path not in unpacked}
+             for m in modules if len(m.leaves) > 1
+             and unpacked.isdisjoint((m.path, re.sub(r"\.\d+\.", ".#.", m.path)))}
     found |= {name: tuple(leaves) for name, leaves in family.get("packed", {}).items()}
     needs = family.get("packed_if", {})
     return {name: leaves for name, leaves in found.items()

@@ -30,6 +30,13 @@ def _given(row: Row, config: Config, word: str) -> Any:
                 row.get("defaults", {}).get(word))
 
 
+def _place(row: Row, config: Config) -> Config:
+    """Return the object of the config that holds the rule's fields, the config itself without."""
+    field = row.get("fields", {}).get("within")
+    found = config.get(field, config if field is None else {})
+    return found if isinstance(found, Mapping) else {}
+
+
 def _number(row: Row, config: Config, word: str) -> int:
     value = _given(row, config, word)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -40,10 +47,12 @@ def _number(row: Row, config: Config, word: str) -> int:
 
 
 def first_dense(row: Row, config: Config, count: int) -> list[str]:
-    """DeepSeek: `dense` leading layers, then every `step`-th is sparse; none without `experts`."""
+    """DeepSeek: `dense` leading layers, then every `step`-th is sparse, counted from the first
+    layer or, with `after`, from the dense ones; none without `experts`."""
     dense, step = _number(row, config, "dense"), max(1, _number(row, config, "step"))
+    start = dense if _given(row, config, "after") else 0
     sparse = _given(row, config, "experts") is not None
-    return ["moe" if sparse and index >= dense and index % step == 0 else "dense"
+    return ["moe" if sparse and index >= dense and (index - start) % step == 0 else "dense"
             for index in range(count)]
 
 
@@ -72,13 +81,27 @@ def listed(row: Row, config: Config, count: int) -> list[str]:
     return [kinds.get(str(t), kinds.get("other")) for t in types]
 
 
-def listed_or_every(row: Row, config: Config, count: int) -> list[str]:
-    """As `listed`; without a list every `interval`-th layer has full attention."""
+def listed_or_named(row: Row, config: Config, count: int) -> list[str]:
+    """As `listed`; without a list the layers of the `indices` are `named`, all without these, and
+    the rest `other`."""
     if _given(row, config, "types") is not None:
         return listed(row, config, count)
-    interval = max(1, _number(row, config, "interval"))
+    indices, kinds = _given(row, config, "indices"), row["kinds"]
+    return [kinds["named" if indices is None or index in indices else "other"]
+            for index in range(count)]
+
+
+def listed_or_every(row: Row, config: Config, count: int) -> list[str]:
+    """As `listed`; without a list every `interval`-th layer has full attention, and of `first`
+    layers, which are counted alone, every `first_interval`-th."""
+    if _given(row, config, "types") is not None:
+        return listed(row, config, count)
+    interval, first = max(1, _number(row, config, "interval")), _given(row, config, "first") or 0
+    short = max(1, _given(row, config, "first_interval") or 1)
     sliding, full = row["kinds"].values()
-    return [sliding if (index + 1) % interval else full for index in range(count)]
+    return [sliding if (index + 1) % every else full
+            for every, layers in ((short, first), (interval, count - first))
+            for index in range(layers)]
 
 
 def first_flag(row: Row, config: Config, count: int) -> list[str]:
@@ -89,8 +112,9 @@ def first_flag(row: Row, config: Config, count: int) -> list[str]:
 
 
 def flag(row: Row, config: Config, count: int) -> list[str]:
-    """Every layer has the kind `set` or `unset` of a config flag."""
-    return [row["kinds"]["set" if _given(row, config, "flag") else "unset"]] * count
+    """Every layer has the kind `set` or `unset` of a config flag, in the object `within`."""
+    set_there = _given(row, _place(row, config), "flag")
+    return [row["kinds"]["set" if set_there else "unset"]] * count
 
 
 def last_layers(row: Row, config: Config, count: int) -> list[str]:
@@ -163,7 +187,9 @@ def ratios(row: Row, config: Config, count: int) -> list[str]:
 
 
 def leading(row: Row, config: Config, count: int) -> list[str]:
-    """The first `count` layers have one kind, the rest another."""
+    """As `listed`; without a list the first `count` layers have one kind, the rest another."""
+    if _given(row, config, "types") is not None:
+        return listed(row, config, count)
     first, kinds = _number(row, config, "count"), row["kinds"]
     return [kinds["first"] if index < first else kinds["rest"] for index in range(count)]
 
@@ -190,6 +216,13 @@ def numbered(row: Row, config: Config, count: int) -> list[str]:
     return ["moe" if index in sparse else "dense" for index in range(count)]
 
 
+def counted(row: Row, config: Config, count: int) -> list[str]:
+    """Kimi: a list `numbers` in the object `within` counts the `named` layers, from 1 on; the
+    others are `other`."""
+    numbers, kinds = _given(row, _place(row, config), "numbers") or (), row["kinds"]
+    return [kinds["named" if index + 1 in numbers else "other"] for index in range(count)]
+
+
 def offset(row: Row, config: Config, count: int) -> list[str]:
     """Jamba: layers whose index is `offset` in every period of `step` layers, and the others."""
     step, start, kinds = (max(1, _number(row, config, "step")), _number(row, config, "offset"),
@@ -199,9 +232,9 @@ def offset(row: Row, config: Config, count: int) -> list[str]:
 
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
-    "listed_or_every": listed_or_every, "first_flag": first_flag, "flag": flag,
-    "last_layers": last_layers, "marked": marked,
+    "listed_or_every": listed_or_every, "listed_or_named": listed_or_named,
+    "first_flag": first_flag, "flag": flag, "last_layers": last_layers, "marked": marked,
     "indexed": indexed, "every": every, "every_other": every_other, "chunked": chunked,
     "ratios": ratios, "leading": leading, "between": between, "numbered": numbered,
-    "offset": offset,
+    "offset": offset, "counted": counted,
 }

@@ -34,6 +34,18 @@ def decilm_intermediate(config: Config, count: int) -> Sizes:
             for block in _blocks(config, "ffn", count)]
 
 
+def lfm2_intermediate(config: Config, count: int) -> Sizes:
+    """model_executor/models/lfm2.py:Lfm2MLP adjusts the size of its config, of which block_ff_dim
+    is the older name."""
+    field = "block_ff_dim" if "block_ff_dim" in config else "intermediate_size"
+    size = _whole({"intermediate_size": 12288, **config}, field)
+    if config.get("block_auto_adjust_ff_dim", True):
+        size = int(config.get("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
+        multiple = _whole({"block_multiple_of": FFN_MULTIPLE, **config}, "block_multiple_of")
+        size = -(-size // multiple) * multiple
+    return [size] * count
+
+
 def _intermediate(block: Config, hidden: int) -> int:
     if "ffn_mult" not in block:
         return _whole(block, "intermediate_size")
@@ -67,4 +79,5 @@ def _whole(block: Config, field: str) -> int:
 
 RULES: Mapping[str, Callable[[Config, int], Sizes]] = {
     "decilm_kv_heads": decilm_kv_heads, "decilm_intermediate": decilm_intermediate,
+    "lfm2_intermediate": lfm2_intermediate,
 }

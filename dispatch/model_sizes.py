@@ -89,6 +89,9 @@ class _Work:
 
     def _place(self, row: Row) -> Config:
         """Return where the row's fields stand; nothing where a default stands in for all of it."""
+        if "within" in row:
+            found = self.config.get(row["within"])
+            return found if isinstance(found, Mapping) else {}
         if "from" not in row:
             return self.config
         absent = "default" in row and row["from"][0] not in self.root

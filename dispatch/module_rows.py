@@ -54,8 +54,9 @@ class ModuleRows:
     ) -> Iterator[Module]:
         """Yield the row's module, as often as it says."""
         for number in range(sizes.get(row["times"], 0) if "times" in row else 1):
-            path = row["path"].replace("#", str(number))
-            yield _module({**row, "path": path}, sizes, self.config, self.family, layers)
+            named = {key: row[key].replace("#", str(number))
+                     for key in ("path", "known_as") if key in row}
+            yield _module({**row, **named}, sizes, self.config, self.family, layers)
 
     def _places(self, row: Row) -> Iterator[tuple[tuple[int, ...], Mapping[str, int]]]:
         """Yield the layers at which a row stands, those of the same sizes together."""
@@ -92,7 +93,7 @@ def _module(
         tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())),
         _groups(row, sizes), _whole(row), tuple(row.get("before", ())),
         tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
-        bool(row.get("sequence_parallel")))
+        bool(row.get("sequence_parallel")), row.get("aligned", 1))
 
 
 HOW_BUILT = {"VocabParallelEmbedding": "embedding", "ParallelLMHead": "head"}

@@ -87,6 +87,9 @@ def _column(module: Module, tp: int) -> Shard:
     whole = module.parts or tuple(leaf.n for leaf in module.leaves)
     parts = tuple(n if i in module.whole else n // tp for i, n in enumerate(whole))
     k = module.leaves[0].k or 1
+    padding = -sum(parts) % module.aligned
+    if padding:
+        whole, parts = (*whole, padding * tp), (*parts, padding)
     if copies_groups(module, tp):
         return _grouped(whole, parts, module.groups.parts if module.groups else (), k, tp)
     divides = all(n % tp == 0 for i, n in enumerate(whole) if i not in module.whole)

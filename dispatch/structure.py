@@ -49,7 +49,8 @@ class Module(NamedTuple):
     those in `replicated_under`, and where experts are sequence-parallel those of
     `sequence_parallel`, no rank cuts it; `known_as` is the name that the engine gives the
     module (its prefix), whose layer index starts from `known_from`; `whole` are the output
-    partitions that no rank cuts; `before` and `after` are the rules that its class asks around
+    partitions that no rank cuts; the engine pads one rank's outputs to a multiple of `aligned`;
+    `before` and `after` are the rules that its class asks around
     building it.
     """
 
@@ -75,6 +76,7 @@ class Module(NamedTuple):
     after: tuple[str, ...] = ()
     known_from: int = 0
     sequence_parallel: bool = False
+    aligned: int = 1
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""

@@ -25,6 +25,8 @@ SIZE: Row = {
                     required=False, of=Field("text", "a field")),
     "from": Field("list", "where the fields stand when not at the family's own place",
                   required=False, of=Field("text", "a key of config.json")),
+    "within": Field("text", "the object of the family's own place that holds the fields, if it is "
+                    "there", required=False),
     "default": Field("int", "value when no field is present", required=False),
     "default_by_type": Field("map", "model_type -> that value", required=False,
                              of=Field("int", "the value")),
@@ -108,8 +110,8 @@ MODULE: Row = {
     "only": Field("text", "present only in families with this feature", required=False),
     "has": Field("text", "present only when this size is there and not zero", required=False),
     "lacks": Field("text", "present only when this size is absent or zero", required=False),
-    "times": Field("text", "size that counts how often it stands there; # in the path is the "
-                   "number", required=False),
+    "times": Field("text", "size that counts how often it stands there; # in the path and in "
+                   "known_as is the number", required=False),
     "quantized_when": Field("row", "sizes that must be multiples of a number: otherwise it is "
                             "built without the quantization config", required=False, of={
                                 "sizes": Field("list", "sizes", of=Field("text", "a size")),
@@ -143,6 +145,8 @@ MODULE: Row = {
                        of=Field("text", "a size")),
     "whole": Field("list", "parts of which every rank holds all", required=False,
                    of=Field("text", "a size")),
+    "aligned": Field("int", "the engine pads the outputs of one rank to a multiple of this, with a "
+                     "further part", required=False),
     "before": Field("list", "rules of dispatch/vllm/construction.py that the class asks before it "
                     "builds this", required=False, of=Field("text", "a rule")),
     "after": Field("list", "rules that it asks afterwards", required=False,
@@ -171,6 +175,8 @@ DEFAULTS: Row = {
 REPLACED: Row = {
     "method": Field("text", "the engine's class name"),
     "capabilities": Field("list", "capabilities x 10", of=Field("int", "a capability")),
+    "module": Field("text", "the module class whose method it replaces; absent: every linear "
+                    "layer's", required=False),
     "dtypes": Field("list", "model dtypes", of=Field("text", "a dtype")),
     "model_types": Field("list", "model types", of=Field("text", "a model_type")),
     "shapes": Field("list", "N x K of one rank", of=Field("text", "a shape such as 2624x6144")),
@@ -197,8 +203,8 @@ FAMILY: Row = {
     "sizes": Field("list", "sizes besides its skeletons'", required=False, of=SIZE),
     "stacks": Field("list", "stacks of layers, where they are not all alike", required=False,
                     of=STACK),
-    "replaced": Field("list", "linear methods that the class puts in the place of "
-                      "UnquantizedLinearMethod", required=False, of=REPLACED),
+    "replaced": Field("list", "methods that the class puts in the place of those of unquantized "
+                      "layers", required=False, of=REPLACED),
     "packed": Field("map", "packed_modules_mapping where it says more than the leaves",
                     required=False, of=Field("list", "leaf names", of=Field("text", "a leaf"))),
     "packed_if": Field("map", "fused name -> config field without which it is not in "

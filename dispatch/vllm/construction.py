@@ -21,10 +21,13 @@ def check_rules(rules: tuple[str, ...], context: Context, site: Site) -> None:
 def activation(context: Context, site: Site) -> None:
     """The class computes the activations of the family's `hidden_act` only."""
     structure = context.structure
-    if structure.accepted_acts and structure.hidden_act not in structure.accepted_acts:
+    acts = structure.accepted_acts
+    if acts and structure.hidden_act not in acts:
+        only = ("silu is supported for now" if len(acts) == 1 else
+                f"{' and '.join(acts)} are supported")
         raise refuse("layer assignment", "ValueError",
-                     f"Unsupported activation: {structure.hidden_act}. Only silu is supported for "
-                     "now.", site.path, structure.source)
+                     f"Unsupported activation: {structure.hidden_act}. Only {only}.", site.path,
+                     structure.source)
 
 
 def experts_per_rank(context: Context, site: Site) -> None:
@@ -69,20 +72,41 @@ def check_class(context: Context, config_class: str | None) -> None:
                          hint="Serve another checkpoint of the model.")
 
 
+def norm_groups(context: Context, site: Site) -> None:
+    """The groups of a norm divide over the ranks."""
+    groups, tp = site.module.facts["groups"], context.deployment.tp
+    text = ("tp_size must be <= group_norm_size for local rms norm" if tp > groups else
+            "group_norm_size must be divisible by tp_size")
+    if tp > groups or groups % tp:
+        raise refuse("shapes under TP", "AssertionError", text, site.path, "model_executor/layers/"
+                     "mamba/linear/bailing_linear_attn.py:BailingMoELinearAttention", hint=TP_HINT)
+
+
+def unreduced_bias(context: Context, site: Site) -> None:
+    """A row-parallel layer whose ranks are added later has no bias."""
+    if site.module.bias:
+        raise refuse("layer assignment", "ValueError", "When not reduce the results, adding bias "
+                     "to the results can lead to incorrect results", site.path,
+                     "model_executor/layers/linear.py:RowParallelLinear")
+
+
 RULES: Mapping[str, Rule] = {
     "activation": activation, "experts_per_rank": experts_per_rank,
-    "expert_groups": expert_groups, "mamba_ranks": mamba_ranks,
+    "expert_groups": expert_groups, "mamba_ranks": mamba_ranks, "norm_groups": norm_groups,
+    "unreduced_bias": unreduced_bias,
 }
 """The rules that rows of tables/families name."""
 
 
 def replaced(context: Context, site: Site, layer: Layer) -> Layer:
     """Return the layer with the method that the model class puts in the place of a plain one."""
-    if layer.method != "UnquantizedLinearMethod":
+    if not str(layer.method).startswith("Unquantized"):
         return layer
+    linear = layer.method == "UnquantizedLinearMethod"
     shape, structure = f"{layer.n}x{layer.k}", context.structure
     for row in structure.replaced:
-        if (shape in row["shapes"] and context.gpu.capability in row["capabilities"]
+        fits = layer.module == row["module"] if "module" in row else linear
+        if (fits and shape in row["shapes"] and context.gpu.capability in row["capabilities"]
                 and context.dtype in row["dtypes"]
                 and structure.model_type in row["model_types"]):
             return layer._replace(method=row["method"], why=f"{structure.architecture} replaces "

@@ -25,6 +25,7 @@ def experts_of(context: Context, site: Site) -> Experts:
     """Return the routed experts at `site`; refuses where the intermediate size does not divide."""
     given = site.module.facts
     parallel = parallel_facts(context.deployment, context.structure.sequence_parallel)
+    given = {**given, "intermediate": _padded(given, context.deployment)}
     if given["intermediate"] % parallel["moe.tp"]:
         raise refuse("shapes under TP", "AssertionError", "", site.path,
                      CONFIG_SOURCE, hint=f"The experts' intermediate size {given['intermediate']} "
@@ -35,6 +36,14 @@ def experts_of(context: Context, site: Site) -> Experts:
         **_routing(context, site),
         "moe.humming_gemm": _humming_gemm(context, site, parallel["moe.use_ep"]),
     })
+
+
+def _padded(given: Any, deployment: Deployment) -> int:
+    """Return the experts' intermediate size; Kimi's class pads it so that every rank holds at least
+    `least_shard` of its features (models/kimi_k3/nvidia/model.py:KimiMoE)."""
+    whole, least, tp = given["intermediate"], given.get("least_shard", 0), deployment.tp
+    split = tp > 1 and not deployment.expert_parallel
+    return int(least * tp if split and whole // tp < least else whole)
 
 
 def parallel_facts(deployment: Deployment, sequence_parallel: bool) -> dict[str, Any]:
