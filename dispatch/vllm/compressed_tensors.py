@@ -54,7 +54,8 @@ def _group(
     weights = read_args(raw.get("weights"), f"config_groups: {name}: weights")
     if weights is None:
         raise CheckpointError(f"quantization_config: config_groups: {name}: weights",
-                              wanted="an object", found="nothing")
+                              wanted="an object", found="nothing", hint="A group without weights "
+                              "is left out only when its one target ends with Attention.")
     if weights.actorder in GROUP_ORDERS and not act_order:
         raise bad_config("Compressed-tensors group/dynamic activation ordering "
                          f"(actorder={weights.actorder!r}) is no longer supported. Use a "
@@ -73,7 +74,10 @@ def _group(
 
 
 def _check_sparsity(sparsity: Any) -> None:
-    if isinstance(sparsity, Mapping) and sparsity.get("targets"):
+    if sparsity and not isinstance(sparsity.get("format"), str):
+        raise CheckpointError("quantization_config: sparsity_config: format", wanted="text",
+                              found=repr(sparsity.get("format"))[:60])
+    if sparsity and sparsity.get("targets"):
         raise refuse("config fields", "DeprecationWarning",
                      "Sparsity support has been removed from compressed-tensors. Please use a "
                      "model without sparsity configuration.", None,
