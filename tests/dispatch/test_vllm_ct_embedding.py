@@ -48,8 +48,8 @@ def test_ignore_needs_the_name_too(ignore: list[str], llama: str, qwen: str) -> 
 @pytest.mark.parametrize("quant, weights, words", [
     ("ct-fp8-dynamic", {}, "compressed-tensors embeddings only support weight-only INT "
      "group/channel (WNA16) quantization, got: num_bits=8 type='float' symmetric=True "
-     "group_size=None strategy='channel' block_structure=None dynamic=False actorder=None scale_dtype=None "
-     "zp_dtype=torch.float8_e4m3fn observer='minmax' observer_kwargs={}"),
+     "group_size=None strategy='channel' block_structure=None dynamic=False actorder=None "
+     "scale_dtype=None zp_dtype=torch.float8_e4m3fn observer='minmax' observer_kwargs={}"),
     ("ct-w4a16", {"group_size": 48}, "")])
 def test_what_an_embedding_refuses(quant: str, weights: dict[str, Any], words: str) -> None:
     """Groups that do not divide the hidden size end in an assertion without words."""
