@@ -100,7 +100,7 @@ def keys_are_known(engine: Engine) -> Iterator[str]:
 
 def _keys_of(row: Row) -> Iterator[str]:
     """Yield the keys that a requirement names: of quant.scheme both sides."""
-    for fact, value in ((row["fact"], row.get("in", row.get("equals"))),
+    for fact, value in ((row["fact"], row.get("in", row.get("equals", row.get("not_equals")))),
                         *row.get("when", {}).items()):
         values = value if isinstance(value, list) else [value]
         if fact == "quant.scheme":
@@ -153,7 +153,8 @@ TEXT_WORDS = {"backend", "reason", "flag", "known", "candidates", "reasons", "cl
 MOE_FACTS = {
     "moe.experts", "moe.padded_experts", "moe.local_experts", "moe.hidden", "moe.intermediate",
     "moe.shard", "moe.bias", "moe.use_ep", "moe.tp", "moe.ep", "moe.dp", "moe.sp",
-    "moe.data_parallel", "moe.sequence_parallel", "moe.all2all", "moe.format", "moe.activation",
+    "moe.data_parallel", "moe.sequence_parallel", "moe.all2all", "moe.all2all_name",
+    "moe.swiglu_shaped", "moe.format", "moe.activation",
     "moe.activation_member", "moe.gated", "moe.swiglu_limit", "moe.clamped", "moe.swiglu_custom",
     "moe.situ_standard", "moe.routing", "moe.routing_number", "moe.hash_routing",
     "moe.router_dtype", "moe.humming_gemm",

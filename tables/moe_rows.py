@@ -129,6 +129,8 @@ EXPERTS_CLASS: Row = {
                          required=False),
     "own_activations": Field("flag", "whether it works out its activation type from the layer and "
                              "the environment, not from what was asked", required=False),
+    "joined": Field("text", "its words on all that fails of after, joined: {reasons} is filled in; "
+                    "absent: the first one's own words", required=False),
     "mode": Field("text", "what it computes, where experts_modes does not say", required=False),
     "mode_when": Field("list", "what it computes on some facts instead", required=False, of={
         "when": _WHEN,
@@ -142,6 +144,21 @@ _SOURCE = Field("text", "engine file:symbol")
 MOE_FIELDS: Row = {
     "moe_backends": Field("list", "--moe-backend choices", of=Field("text", "a value")),
     "moe_backends_source": _SOURCE,
+    "mega_moe": Field("row", "--moe-backend values whose kernels also exchange tokens between "
+                      "ranks", of={
+                          "native": Field("list", "values for which the architectures build a "
+                                          "module of their own in the place of routed experts",
+                                          of=Field("text", "a value")),
+                          "passthrough": Field("list", "values that do without the engine's own "
+                                               "exchange", of=Field("text", "a value")),
+                          "only": Field("list", "values that other architectures refuse",
+                                        of=Field("text", "a value")),
+                          "architectures": Field("list", "the architectures",
+                                                 of=Field("text", "a class name")),
+                          "refused": Field("text", "the words of that; {flag}, {architectures} and "
+                                           "{model} are filled in"),
+                          "source": _SOURCE,
+                      }),
     "expert_counts": Field("row", "how the engine counts a model's experts for "
                            "--enable-expert-parallel", of={
                                "fields": Field("list", "fields of config.json, the first that is "

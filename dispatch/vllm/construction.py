@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Layer
 from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.vllm.experts.mega import check_native
 
 Rule = Callable[[Context, Site], None]
 TP_HINT = "Choose another tensor parallel size."
@@ -16,6 +18,19 @@ def check_rules(rules: tuple[str, ...], context: Context, site: Site) -> None:
     """Refuse where one of the named rules does."""
     for rule in rules:
         RULES[rule](context, site)
+
+
+def check_windows(structure: Structure) -> None:
+    """Refuse sliding windows that begin at another layer than the last."""
+    types, first = structure.layer_types, structure.max_window_layers
+    if first is not None and len(set(types or ())) > 1 and first != structure.num_layers:
+        raise refuse("config fields", "AssertionError",
+                     "Sliding window for some but all layers is not supported. This model uses "
+                     f"sliding window but `max_window_layers` = {first} is less than "
+                     f"`num_hidden_layers` = {structure.num_layers}. Please open an issue to "
+                     "discuss this feature.", None,
+                     "model_executor/models/qwen2.py:Qwen2Model.__init__",
+                     hint="Set use_sliding_window to false, or max_window_layers to the layers.")
 
 
 def activation(context: Context, site: Site) -> None:
@@ -93,7 +108,7 @@ def unreduced_bias(context: Context, site: Site) -> None:
 RULES: Mapping[str, Rule] = {
     "activation": activation, "experts_per_rank": experts_per_rank,
     "expert_groups": expert_groups, "mamba_ranks": mamba_ranks, "norm_groups": norm_groups,
-    "unreduced_bias": unreduced_bias,
+    "unreduced_bias": unreduced_bias, "mega_moe": check_native,
 }
 """The rules that rows of tables/families name."""
 

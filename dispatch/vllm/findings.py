@@ -10,6 +10,7 @@ from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm import attention_findings, environment_findings, numerics
 from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.dtype import own_dtype
+from quantplan.dispatch.vllm.experts import findings as experts
 from quantplan.dispatch.vllm.forward import failing_forwards, tied_lm_head
 from quantplan.dispatch.vllm.humming_findings import humming_without_activations
 from quantplan.dispatch.vllm.quant_config import quantization_config
@@ -149,5 +150,5 @@ RULES: tuple[Rule, ...] = (
     humming_without_activations,
     no_machine_code, int8_on_blackwell, split_groups, merged_block,
     failing_forwards, tied_lm_head, unread_exclusions, assumed_routers, layer_notes,
-    *numerics.RULES, *environment_findings.RULES, *attention_findings.RULES,
+    *numerics.RULES, *experts.RULES, *environment_findings.RULES, *attention_findings.RULES,
 )

@@ -37,6 +37,7 @@ from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.count import check_experts
 from quantplan.dispatch.vllm.experts.layer import experts_layer
+from quantplan.dispatch.vllm.experts.mega import check_model, native, splits_tokens
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.flags import check_flags
 from quantplan.dispatch.vllm.float_kv import check_float_kv
@@ -83,6 +84,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         _check_heads(structure, deployment.tp)
         check_experts(context)
         serving = serve(named, context)
+        check_model(context)
         context = with_attention(context, serving)
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, None)
@@ -91,7 +93,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     layers: list[Layer] = []
     try:
         check_class(context, serving.config_class)
-        _check_windows(structure)
+        check_windows(structure)
         layers.extend(_build(context, serving))
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, serving)
@@ -152,23 +154,11 @@ def _check_heads(structure: Structure, tp: int) -> None:
                      hint="Choose a tensor parallel size that divides the heads.")
 
 
-def _check_windows(structure: Structure) -> None:
-    types, first = structure.layer_types, structure.max_window_layers
-    if first is not None and len(set(types or ())) > 1 and first != structure.num_layers:
-        raise refuse("config fields", "AssertionError",
-                     "Sliding window for some but all layers is not supported. This model uses "
-                     f"sliding window but `max_window_layers` = {first} is less than "
-                     f"`num_hidden_layers` = {structure.num_layers}. Please open an issue to "
-                     "discuss this feature.", None,
-                     "model_executor/models/qwen2.py:Qwen2Model.__init__",
-                     hint="Set use_sliding_window to false, or max_window_layers to the layers.")
-
-
 def _build(context: Context, serving: Serving) -> Iterator[Layer]:
     tp = context.deployment.tp
-    spread = context.deployment.sequence_parallel_experts and context.structure.sequence_parallel
+    spread, elsewhere = splits_tokens(context), native(context)
     for module, index in ((on_ranks(m, tp), index) for m, index in context.structure.sites()):
-        if module.kind in BUILDERS:
+        if module.kind in BUILDERS and not (elsewhere and module.kind == "experts"):
             whole = serving.config_class in module.replicated_under or (
                 spread and module.sequence_parallel)
             cut = shard(module, 1 if whole else tp)

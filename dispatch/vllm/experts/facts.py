@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.vllm.context import Context, Site, refuse, trait
 from quantplan.dispatch.vllm.environment import readable
+from quantplan.dispatch.vllm.experts.mega import splits_tokens
 from quantplan.dispatch.vllm.experts.plan import Experts
 from quantplan.dispatch.vllm.experts.routing import routing_method
 
@@ -24,7 +24,7 @@ B12xExperts.is_supported_config)."""
 def experts_of(context: Context, site: Site) -> Experts:
     """Return the routed experts at `site`; refuses where the intermediate size does not divide."""
     given = site.module.facts
-    parallel = parallel_facts(context.deployment, context.structure.sequence_parallel)
+    parallel = parallel_facts(context)
     given = {**given, "intermediate": _padded(given, context.deployment)}
     if given["intermediate"] % parallel["moe.tp"]:
         raise refuse("shapes under TP", "AssertionError", "", site.path,
@@ -46,17 +46,19 @@ def _padded(given: Any, deployment: Deployment) -> int:
     return int(least * tp if split and whole // tp < least else whole)
 
 
-def parallel_facts(deployment: Deployment, sequence_parallel: bool) -> dict[str, Any]:
+def parallel_facts(context: Context) -> dict[str, Any]:
     """Return the parallel sizes of experts: with expert parallelism every rank holds whole experts,
     otherwise every expert is split across all ranks (PARALLEL_SOURCE)."""
+    deployment, sequence = context.deployment, splits_tokens(context)
     ranks = deployment.tp * deployment.dp
     use_ep = deployment.expert_parallel and ranks > 1
-    sequence = sequence_parallel and deployment.sequence_parallel_experts
+    silent = deployment.moe_backend in context.table["mega_moe"]["passthrough"]
+    name = "passthrough" if silent else "allgather_reducescatter"
     return {
         "moe.use_ep": use_ep, "moe.tp": 1 if use_ep else ranks, "moe.ep": ranks if use_ep else 1,
         "moe.dp": deployment.dp, "moe.data_parallel": deployment.dp > 1,
         "moe.sp": deployment.tp if sequence else 1, "moe.sequence_parallel": sequence,
-        "moe.all2all": "allgather_reducescatter" if use_ep and deployment.dp > 1 else "none",
+        "moe.all2all": name if use_ep and deployment.dp > 1 else "none", "moe.all2all_name": name,
         "moe.format": "standard",
     }
 
@@ -91,6 +93,7 @@ def _swiglu(given: Any) -> dict[str, Any]:
     custom = (limit, given.get("swiglu_alpha"), given.get("swiglu_beta"))
     return {"moe.swiglu_limit": limit, "moe.clamped": limit is not None,
             "moe.swiglu_custom": any(value is not None for value in custom),
+            "moe.swiglu_shaped": any(value is not None for value in custom[1:]),
             "moe.situ_standard": (given.get("situ_beta"), given.get("situ_linear_beta")) == SITU}
 
 

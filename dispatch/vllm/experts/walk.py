@@ -97,12 +97,22 @@ def class_checks(
             rows = ({"says": says, **r} for r in rows)
         else:
             source = f"{row['file']}:{name}.is_supported_config"
-        yield from _checked(rows, facts, name, source)
+        checks = _checked(rows, facts, name, source)
+        yield from _joined(row["joined"], checks) if aspect == "after" and "joined" in row else (
+            checks)
 
 
 def _checked(rows: Any, facts: Facts, name: str, source: str) -> Iterator[Check]:
     checks = (evaluate(row, facts, name, source) for row in rows)
     return (check for check in checks if check is not None)
+
+
+def _joined(words: str, checks: Iterator[Check]) -> Iterator[Check]:
+    """Yield the checks; the first that fails says what all that fail say."""
+    found = list(checks)
+    failing = [check for check in found if check.verdict != PASS]
+    says = fill(words, {"reasons": ", ".join(str(check.says) for check in failing)})
+    yield from (check._replace(says=says) if check in failing[:1] else check for check in found)
 
 
 def _rows(table: Row, row: Row, aspect: str) -> Iterator[Row]:
