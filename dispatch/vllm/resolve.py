@@ -23,7 +23,12 @@ from quantplan.dispatch.trace import (
 )
 from quantplan.dispatch.vllm.attention import attention_layer, with_attention
 from quantplan.dispatch.vllm.attention_config import backend_name, check_config, check_encoder
-from quantplan.dispatch.vllm.construction import check_class, check_rules, replaced
+from quantplan.dispatch.vllm.construction import (
+    check_class,
+    check_rules,
+    check_windows,
+    replaced,
+)
 from quantplan.dispatch.vllm.context import (
     Assignment,
     Context,
