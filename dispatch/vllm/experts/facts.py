@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.vllm.context import Context, Site, refuse, trait
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.mega import splits_tokens
