@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.renames import rename
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.environment import readable
@@ -68,6 +69,8 @@ def _with_inputs(schemas: Schemas, fields: Config, context: Context, site: Site)
     """Return the schemas with the checkpoint's activations and those of the variable, which allow
     no others unless they say so."""
     given = _layer(fields, "input_activations", context, site) if fields else None
+    if isinstance(context.facts[f"env.{INPUT}"], Unreadable):
+        build(context, site, schemas._replace(given=given))  # what comes first refuses first
     variable = _variable(INPUT, context, site)
     forced = _layer({**variable, "quant_method": "humming"}, "input", context, site
                     ) if variable else None

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.config_file import kind
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.vllm.context import Table, refuse
-from quantplan.tables.errors import UsageError
+from quantplan.dispatch.vllm.expressions import compiled
+from quantplan.tables.errors import CheckpointError, UsageError
 
 OPTION = "--quantization-config"
 SOURCE = "config/quantization.py:QuantizationConfigArgs"
@@ -152,11 +152,12 @@ def _targets(table: Table, value: Any) -> Mapping[str, str] | None:
 
 
 def _check_pattern(entry: str) -> None:
-    try:
-        re.compile(entry[3:] if entry.startswith("re:") else "")
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{OPTION}: pattern {entry[:60]!r}", wanted="a regular expression",
-                         found=str(error)[:80]) from None
+    if entry.startswith("re:"):
+        try:
+            compiled(entry[3:])
+        except CheckpointError as error:
+            raise UsageError(f"{OPTION}: pattern {entry[:60]!r}", wanted=error.wanted,
+                             found=error.found) from None
 
 
 def _check_exclusive(table: Table, args: OnlineArgs) -> None:

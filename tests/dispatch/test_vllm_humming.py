@@ -240,6 +240,14 @@ def test_a_variable_that_is_no_json(name: str) -> None:
         "JSONDecodeError", "Expecting value: line 1 column 1 (char 0)")
 
 
+def test_weights_are_read_before_the_variable_of_activations() -> None:
+    assert refused(None, given=None)[1] == MISSING
+    error = ask(None, quantization="humming",
+                env={"VLLM_HUMMING_INPUT_QUANT_CONFIG": "notjson"}).trace.error
+    assert error is not None
+    assert (error.type, error.message) == ("TypeError", MISSING)
+
+
 def test_a_variable_that_names_a_file(tmp_path: Path) -> None:
     """envs.py:maybe_convert_json_str_or_file."""
     file = tmp_path / "weights.json"
