@@ -176,8 +176,8 @@ def _reason(reasons: Mapping[str, str | None], kernel: str | None) -> str | None
     """Return the engine's reason against our choice."""
     if kernel is None or kernel not in reasons:
         return None
-    return reasons[kernel] or (f"{kernel} was not asked: it is disabled or its minimum capability "
-                               "is above the device's")
+    return reasons[kernel] or (f"{kernel} was passed over unasked: it is disabled, or the device "
+                               "or the scheme is not its own")
 
 
 def _experts(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]

@@ -189,8 +189,10 @@ def notes(*rows: tuple[str, bool, str | None]) -> list[Note]:
 
 
 def test_kernels_in_front_of_the_choice_were_turned_down() -> None:
-    seen = notes(("A", True, None), ("A", False, "too wide"), ("C", True, None))
-    assert list(rejected(("A", "B", "C", "D"), seen, "C")) == [["A", "too wide"], ["B", None]]
+    """B is disabled, and C passed its own checks but not one of the engine's."""
+    seen = notes(("A", True, None), ("A", False, "too wide"), ("C", True, None), ("D", True, None))
+    assert list(rejected(("A", "B", "C", "D", "E"), seen, "D")) == [
+        ["A", "too wide"], ["B", None], ["C", None]]
 
 
 def test_a_forced_kernel_that_failed_outside_the_list_was_turned_down() -> None:

@@ -78,16 +78,14 @@ def _selection(notes: list[Note], chosen: str | None) -> dict[str, Any]:
 
 def rejected(names: tuple[str, ...], notes: list[Note], chosen: str | None
              ) -> Iterator[list[str | None]]:
-    """Yield [kernel, the engine's reason] in order; no reason where the engine did not ask the
-    kernel: it is disabled, or its minimum capability is above the device's."""
-    verdicts = [note for note in notes if note.kind == "kernel"]
-    failed = {note.name: note.reason for note in reversed(verdicts) if not note.passed}
-    asked = {note.name for note in verdicts}
-    for name in names:
+    """Yield [kernel, the engine's reason] in order: all in front of the choice. No reason where
+    the kernel itself was not asked: it is disabled, the device or the scheme is not its own."""
+    failed = {note.name: note.reason for note in reversed(notes)
+              if note.kind == "kernel" and not note.passed}
+    for name in names if chosen is None or chosen in names else ():
         if name == chosen:
             break
-        if name in failed or name not in asked:
-            yield [name, failed.get(name)]
+        yield [name, failed.get(name)]
     for name, reason in failed.items():
         if name not in names:  # forced by a flag and tried outside the list
             yield [name, reason]
