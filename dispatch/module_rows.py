@@ -93,7 +93,8 @@ def _module(
         tuple(row.get("plain_under", ())), tuple(row.get("replicated_under", ())),
         _groups(row, sizes), _whole(row), tuple(row.get("before", ())),
         tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
-        bool(row.get("sequence_parallel")), row.get("aligned", 1))
+        bool(row.get("sequence_parallel")), row.get("aligned", 1),
+        bool(row.get("whole_blocks")))
 
 
 HOW_BUILT = {"VocabParallelEmbedding": "embedding", "ParallelLMHead": "head"}

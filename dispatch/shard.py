@@ -45,6 +45,17 @@ def on_ranks(module: Module, tp: int) -> Module:
     return module._replace(module="ColumnParallelLinear") if copies_groups(module, tp) else module
 
 
+def in_blocks(module: Module, block: int, tp: int) -> Module:
+    """Return the module with the size that `tp` ranks cut padded to whole weight blocks of each
+    (models/deepseek_v4/nvidia/model.py:DeepseekV4MLP)."""
+    def padded(size: int) -> int:
+        return -(-(size // block) // tp) * block * tp
+
+    return module._replace(leaves=tuple(
+        leaf._replace(k=padded(leaf.k or 1)) if module.split == "row" else
+        leaf._replace(n=padded(leaf.n)) for leaf in module.leaves))
+
+
 def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
     """Return the kv heads that one rank holds: an even share, or one replicated head."""
     return max(1, kv_heads // tp)

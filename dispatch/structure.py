@@ -49,7 +49,8 @@ class Module(NamedTuple):
     those in `replicated_under`, and where experts are sequence-parallel those of
     `sequence_parallel`, no rank cuts it; `known_as` is the name that the engine gives the
     module (its prefix), whose layer index starts from `known_from`; `whole` are the output
-    partitions that no rank cuts; the engine pads one rank's outputs to a multiple of `aligned`;
+    partitions that no rank cuts; the engine pads one rank's outputs to a multiple of `aligned`,
+    and with `whole_blocks` the size that ranks cut to whole weight blocks;
     `before` and `after` are the rules that its class asks around
     building it.
     """
@@ -77,6 +78,7 @@ class Module(NamedTuple):
     known_from: int = 0
     sequence_parallel: bool = False
     aligned: int = 1
+    whole_blocks: bool = False
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""

@@ -145,6 +145,8 @@ MODULE: Row = {
                        of=Field("text", "a size")),
     "whole": Field("list", "parts of which every rank holds all", required=False,
                    of=Field("text", "a size")),
+    "whole_blocks": Field("flag", "true: with weight blocks, the engine pads the size that ranks "
+                          "cut so that each holds whole ones", required=False),
     "aligned": Field("int", "the engine pads the outputs of one rank to a multiple of this, with a "
                      "further part", required=False),
     "before": Field("list", "rules of dispatch/vllm/construction.py that the class asks before it "

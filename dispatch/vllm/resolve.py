@@ -9,7 +9,6 @@ from typing import Any
 from quantplan.dispatch import pins
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import model_structure
-from quantplan.dispatch.shard import on_ranks, shard
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import (
     SEVERITIES,
@@ -42,7 +41,7 @@ from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.count import check_experts
 from quantplan.dispatch.vllm.experts.layer import experts_layer
-from quantplan.dispatch.vllm.experts.mega import check_model, native, splits_tokens
+from quantplan.dispatch.vllm.experts.mega import check_model, native
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.flags import check_flags
 from quantplan.dispatch.vllm.float_kv import check_float_kv
@@ -57,6 +56,7 @@ from quantplan.dispatch.vllm.patterns import (
     wildcard_findings,
 )
 from quantplan.dispatch.vllm.serving import Serving, serve
+from quantplan.dispatch.vllm.sites import site_at
 from quantplan.dispatch.vllm.start import architecture, check_start
 from quantplan.dispatch.vllm.stored import stored_findings
 
@@ -160,14 +160,10 @@ def _check_heads(structure: Structure, tp: int) -> None:
 
 
 def _build(context: Context, serving: Serving) -> Iterator[Layer]:
-    tp = context.deployment.tp
-    spread, elsewhere = splits_tokens(context), native(context)
-    for module, index in ((on_ranks(m, tp), index) for m, index in context.structure.sites()):
+    elsewhere = native(context)
+    for module, index in context.structure.sites():
         if module.kind in BUILDERS and not (elsewhere and module.kind == "experts"):
-            whole = serving.config_class in module.replicated_under or (
-                spread and module.sequence_parallel)
-            cut = shard(module, 1 if whole else tp)
-            site = Site(module.known_at(index), index, module, cut)
+            site = site_at(context, serving, module, index)
             check_rules(module.before, context, site)
             yield BUILDERS[module.kind](context, serving, site)
             check_rules(module.after, context, site)

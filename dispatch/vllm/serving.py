@@ -46,7 +46,8 @@ class Serving(NamedTuple):
 
     `kv_scheme` is a compressed-tensors scheme, `kv_dtype` the --kv-cache-dtype that the checkpoint
     turns auto into (None: it says nothing), `kv_kinds` the kinds of attention that have the
-    method; `kv_refined` says which layers of these do where not all.
+    method; `kv_refined` says which layers of these do where not all. `block` is the class's
+    weight_block_size.
     """
 
     config_class: str | None
@@ -61,6 +62,7 @@ class Serving(NamedTuple):
     kv_refined: KvMethod | None = None
     ignore: tuple[tuple[str, ...], bool] = ((), True)
     excluded: tuple[str, ...] = ()
+    block: tuple[int, int] | None = None
 
     def kv_method_of(self, site: Site, kind: str | None) -> str | None:
         """Return the KV-cache method class of an attention layer that config classes take for
@@ -90,7 +92,8 @@ def serve(named: NamedMethod, context: Context) -> Serving:
                   lambda experts: experts_plan(row["resolves"], row["id"], fields, experts), after,
                   kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
                   tuple(row.get("kv_kinds", ())), _kv_refined(module, fields, context),
-                  _ignore(fields, named.config or {}), getattr(fields, "excluded", ()))
+                  _ignore(fields, named.config or {}), getattr(fields, "excluded", ()),
+                  getattr(fields, "block", None))
     return own if args is None else _composed(own, args, context)
 
 

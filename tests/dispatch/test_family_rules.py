@@ -3,6 +3,8 @@ layers and changed sizes (vLLM 0.32.0, unquantized)."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +19,16 @@ ONE_GROUP = ("If tensor parallel world size does not divide num_groups, then num
              "1.")
 
 
-def answer(name: str, capability: str, tp: int, **changes: Any) -> Explanation:
-    """Return the answer for the bundled model NAME without its quantization, cut and changed."""
+def config_of(name: str) -> dict[str, Any]:
+    """Return the config of the bundled model NAME with few layers."""
     checkpoint = bundled_checkpoint(name)
     assert checkpoint is not None
-    config = {key: value for key, value in cut(checkpoint.config).items()
-              if key != "quantization_config"}
+    return cut(checkpoint.config)
+
+
+def answer(name: str, capability: str, tp: int, **changes: Any) -> Explanation:
+    """Return the answer for the bundled model NAME without its quantization, cut and changed."""
+    config = {key: value for key, value in config_of(name).items() if key != "quantization_config"}
     return explain({**config, **changes}, engine_version="0.32.0", capability=capability, tp=tp)
 
 
@@ -64,3 +70,65 @@ def test_glm_replaces_methods_of_small_shapes(capability: str, tp: int, names: s
     layers = answer("glm-5", capability, tp).trace.layers
     assert {layer.path.rsplit(".", 1)[-1] for layer in layers
             if layer.method == "GLM52LowLatencyLinearMethod"} == names
+
+
+@pytest.mark.parametrize(("name", "changes", "tp", "inner"), [
+    ("deepseek-v4-pro", {}, 16, 256),  # 24 blocks of 128 over 16 ranks
+    ("deepseek-v4-flash", {}, 16, 128),
+    ("deepseek-v4-flash", {"moe_intermediate_size": 1664}, 2, 896),  # 13 blocks over 2 ranks
+    ("deepseek-v4-flash", {"moe_intermediate_size": 1664}, 4, 512),
+])
+def test_shared_experts_are_padded_to_whole_blocks(
+    name: str, changes: dict[str, Any], tp: int, inner: int
+) -> None:
+    config = {**config_of(name), **changes}
+    trace = explain(config, engine_version="0.32.0", capability="10.0", tp=tp).trace
+    sizes = {(layer.path.rsplit(".", 1)[-1], layer.n, layer.k) for layer in trace.layers
+             if "shared_experts" in layer.path}
+    hidden = config["hidden_size"]
+    assert sizes == {("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)}
+
+
+ASKED = Path(__file__).parents[1] / "golden" / "families-vllm-0.32.0.jsonl"
+
+
+def asked(name: str, tp: int, capability: str = "9.0", **changes: Any) -> Explanation:
+    """Return the answer for the config of a golden case, changed."""
+    cases = (json.loads(line) for line in ASKED.read_text(encoding="utf-8").splitlines())
+    config = next(case["config"] for case in cases if case["id"] == name)
+    return explain({**config, **changes}, engine_version="0.32.0", capability=capability, tp=tp,
+                   trust_remote_code=True)
+
+
+@pytest.mark.parametrize(("name", "tp", "changes", "message", "layer"), [
+    ("kimilinear/tp8", 1, {"hidden_act": "gelu"},
+     "Unsupported activation: gelu. Only silu and situ are supported.",
+     "model.layers.0.mlp.down_proj"),
+    ("bailing25/tp2", 8, {}, "tp_size must be <= group_norm_size for local rms norm",
+     "model.layers.0.self_attn.dense"),
+    ("bailing25/tp2", 1, {"use_bias": True, "use_qkv_bias": True},
+     "When not reduce the results, adding bias to the results can lead to incorrect results",
+     "model.layers.1.mlp.shared_experts.down_proj"),
+])
+def test_a_class_refuses_a_changed_config(
+    name: str, tp: int, changes: dict[str, Any], message: str, layer: str
+) -> None:
+    error = asked(name, tp, **changes).trace.error
+    assert error is not None
+    assert (error.message, error.layer) == (message, layer)
+
+
+def test_experts_keep_256_features_on_every_rank() -> None:
+    """Kimi-Linear has 1024: 8 ranks hold 256 of 2048, of 3 matrices, 256 experts and 2304."""
+    layers = asked("kimilinear/tp8", 8).trace.layers
+    assert {x.weights for x in layers if x.moe_backend} == {3 * 256 * 2304 * 256}
+
+
+def test_methods_of_measured_shapes_are_replaced() -> None:
+    """The layers of Kimi-K3's decoder on 8 ranks of a 9.0 that the engine's table names."""
+    layers = asked("k3text/tp8", 8).trace.layers
+    found = {(x.method, f"{x.n}x{x.k}") for x in layers if "LowLatency" in str(x.method)}
+    linear = ("6288x7168", "1536x128", "7168x1536", "7168x4224", "1536x7168", "7168x768",
+              "3584x7168", "7168x3584", "2304x1536")
+    assert found == {("KimiK3LowLatencyEmbeddingMethod", "20480x7168"),
+                     *(("KimiK3LowLatencyLinearMethod", shape) for shape in linear)}
