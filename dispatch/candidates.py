@@ -164,13 +164,13 @@ def _first_failure(checks: list[Check]) -> str | None:
 
 
 def kernel_ids(table: Row) -> list[str]:
-    """Return the kernel classes and attention backends of an engine table."""
-    return [*table["kernels"], *table["attention"]["backends"]]
+    """Return the kernel classes, attention backends and experts classes of an engine table."""
+    return [*table["kernels"], *table["attention"]["backends"], *table["experts_classes"]]
 
 
 def kernel_named(table: Row, text: str) -> str:
-    """Return the kernel class or attention backend that TEXT names, in any case, or by a beginning
-    that only one has; raise UsageError for none or several."""
+    """Return the kernel class, attention backend or experts class that TEXT names, in any case, or
+    by a beginning that only one has; raise UsageError for none or several."""
     known = kernel_ids(table)
     folded = text.lower()
     exact = [name for name in known if name.lower() == folded]
@@ -180,7 +180,8 @@ def kernel_named(table: Row, text: str) -> str:
     from difflib import get_close_matches
 
     near = begins or get_close_matches(text, known, n=4, cutoff=0.5)
-    raise UsageError(f"--why-not {text}", wanted="a kernel class or an attention backend",
+    raise UsageError(f"--why-not {text}", wanted="a kernel class, an attention backend or "
+                     "an experts class",
                      hint=f"Did you mean {', '.join(near[:4])}?" if near
                      else "`quantplan explain MODEL -v` lists the candidates.")
 

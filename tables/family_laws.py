@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from quantplan.tables.family_rows import ATTENTION_FACTS, families_by_architecture
+from quantplan.tables.family_rows import families_by_architecture
+from quantplan.tables.module_facts import ATTENTION_FACTS, EXPERTS_FACTS
 
 Family = Mapping[str, Any]
 QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
@@ -40,13 +41,21 @@ def biases_are_known(family: Family) -> Iterator[str]:
                 if "bias" in m and m["bias"] not in family.get("biases", {}))
 
 
-def attention_facts_have_a_meaning(family: Family) -> Iterator[str]:
-    """Every fact of a module that attends or holds a cache is one whose meaning is written down."""
+def facts_have_a_meaning(family: Family) -> Iterator[str]:
+    """Every fact of a module that attends, holds a cache or is experts has its meaning written
+    down."""
     for module in family["modules"]:
-        if module.get("kind") in ("attention", "mla", "part"):
-            given = {name for word in ("sizes", "reads", "facts") for name in module.get(word, {})}
+        known = MEANINGS.get(module.get("kind", "linear"))
+        if known is not None:
+            given = {name for word in ("sizes", "reads", "equals", "facts")
+                     for name in module.get(word, {})}
             yield from (f"{module['path']}: no meaning of the fact {name}"
-                        for name in sorted(given - set(ATTENTION_FACTS)))
+                        for name in sorted(given - set(known)))
+
+
+MEANINGS = {**dict.fromkeys(("attention", "mla", "part"), ATTENTION_FACTS),
+            "experts": EXPERTS_FACTS}
+"""Kind of module -> the meaning of its facts."""
 
 
 def _named(module: Family) -> Iterator[str]:
@@ -66,7 +75,7 @@ def _terms(row: Family) -> Iterator[str]:
 
 LAWS: tuple[Callable[[Family], Iterator[str]], ...] = (
     sizes_are_known, sizes_say_one_thing, stacks_are_known, biases_are_known,
-    attention_facts_have_a_meaning)
+    facts_have_a_meaning)
 
 
 def family_violations() -> list[str]:

@@ -66,32 +66,6 @@ STACK: Row = {
                          "each layer", required=False, of=LAYER_KINDS),
 }
 
-ATTENTION_FACTS: Mapping[str, str] = {
-    "heads": "query heads of the whole model",
-    "kv_heads": "key-value heads of the whole model",
-    "head_dim": "features of a query and key head; of latent attention: of a cached token",
-    "v_head_dim": "features of a value head where the engine's class passes them apart",
-    "window": "sliding window in tokens; absent: the one that every layer has, or none",
-    "chunk": "tokens of a local chunk",
-    "sinks": "true: the class passes attention sinks",
-    "softcap": "cap of the logits; absent or 0: none",
-    "mm_prefix": "true, or the text vision: image tokens attend to each other",
-    "causal": "false: encoder-only attention",
-    "topk_blocks": "blocks that sparse attention chooses",
-    "sparse_block": "tokens of a block that sparse attention chooses",
-    "q_lora_rank": "features of the query's latent",
-    "kv_lora_rank": "features of the latent that is cached",
-    "qk_nope_head_dim": "features of a head without position",
-    "qk_rope_head_dim": "features of a head with position",
-    "index_topk": "tokens that an indexer chooses",
-    "groups": "groups of a state-space mixer",
-    "state": "features of a state of a state-space mixer",
-    "key_heads": "key heads of linear attention",
-    "key_head_dim": "features of a key head of linear attention",
-}
-"""What the facts of modules of kind attention, mla and part mean; whole-model numbers, before any
-sharding (dispatch/vllm/attention_facts.py reads them)."""
-
 MODULE: Row = {
     "path": Field("text", "engine module path; * stands for the layer index"),
     "module": Field("text", "the engine's module class"),
@@ -162,8 +136,8 @@ MODULE: Row = {
                     of=Field("map", "value -> the engine's", of=Field("scalar", "a value"))),
     "equals": Field("map", "facts that are whether a config field has this value", required=False,
                     of={"field": Field("text", "a field"), "value": Field("scalar", "the value")}),
-    "facts": Field("map", "facts that the engine's class fixes; those of attention are named in "
-                   "family_rows.py:ATTENTION_FACTS", required=False,
+    "facts": Field("map", "facts that the engine's class fixes; those of attention and experts are "
+                   "named in module_facts.py", required=False,
                    of=Field("any", "a value")),
 }
 

@@ -1,7 +1,7 @@
 """What attention is asked about: attn.*, mla.*, kv.* and flash.* of one module.
 
 `Module.facts` are whole-model numbers that the family's row names
-(ATTENTION_FACTS of tables/family_rows.py); this file turns them into one rank's, and adds what the
+(ATTENTION_FACTS of tables/module_facts.py); this file turns them into one rank's, and adds what the
 flags and the KV cache say.
 """
 

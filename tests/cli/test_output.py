@@ -163,8 +163,8 @@ def test_format_names() -> None:
 def test_kernel_names() -> None:
     assert complete(completion.kernel_names, "mache") == ["MacheteLinearKernel"]
     assert complete(completion.kernel_names, "Marlin") == [
-        "MarlinFP8ScaledMMLinearKernel", "MarlinLinearKernel", "MarlinMxFp4LinearKernel",
-        "MarlinMxfp8LinearKernel", "MarlinNvFp4LinearKernel"]
+        "MarlinExperts", "MarlinFP8ScaledMMLinearKernel", "MarlinLinearKernel",
+        "MarlinMxFp4LinearKernel", "MarlinMxfp8LinearKernel", "MarlinNvFp4LinearKernel"]
     assert complete(completion.kernel_names, "") == sorted(kernel_ids(TABLE))
 
 
@@ -186,8 +186,8 @@ def test_a_beginning_of_several_kernels_names_them() -> None:
     with pytest.raises(UsageError) as raised:
         kernel_named(TABLE, "Marlin")
     assert str(raised.value) == (
-        "--why-not Marlin; wanted a kernel class or an attention backend. Did you mean "
-        "MarlinFP8ScaledMMLinearKernel, MarlinLinearKernel, MarlinMxfp8LinearKernel, "
+        "--why-not Marlin; wanted a kernel class, an attention backend or an experts class. "
+        "Did you mean MarlinFP8ScaledMMLinearKernel, MarlinLinearKernel, MarlinMxfp8LinearKernel, "
         "MarlinMxFp4LinearKernel?")
 
 

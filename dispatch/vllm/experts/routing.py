@@ -41,4 +41,6 @@ def _method(scoring: str, renormalize: bool, groups: int | None, biased: bool) -
         return "DeepSeekV3" if (groups or 0) > 0 else "MiniMax2"
     if scoring == "sigmoid":
         return "SigmoidRenorm" if renormalize else "Sigmoid"
+    if scoring != "softmax":
+        return "Unspecified"
     return "RenormalizeNaive" if renormalize else "Default"
