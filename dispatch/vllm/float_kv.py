@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.vllm.context import Table, refuse, trait
+from quantplan.dispatch.vllm.context import Context, refuse, trait
+from quantplan.dispatch.vllm.kv_cache import configured
 
 TRAIT = "float_kv_is_the_models"
 FLOATS = ("float16", "bfloat16")
 
 
-def check_float_kv(table: Table, requested: str, dtype: str) -> None:
-    """Refuse --kv-cache-dtype float16 or bfloat16 for a model of another dtype."""
+def check_float_kv(context: Context) -> None:
+    """Refuse --kv-cache-dtype float16 or bfloat16 for a model of another dtype, unless the model's
+    class changes it."""
+    table, dtype = context.table, context.dtype
+    requested = configured(context, context.deployment.kv_cache_dtype)
     if not trait(table, TRAIT) or requested not in FLOATS or requested == dtype:
         return
     allowed = f"`auto` or `{dtype}`" if dtype in FLOATS else "`auto`"

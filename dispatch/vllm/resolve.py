@@ -84,7 +84,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
         check_method(table, named)
         readable("VLLM_BATCH_INVARIANT", facts)
-        check_float_kv(table, deployment.kv_cache_dtype, dtype)
+        check_float_kv(context)
         backend_name(table, deployment)
         _check_heads(structure, deployment.tp)
         check_experts(context)
