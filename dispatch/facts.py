@@ -70,7 +70,8 @@ class Gpu:
     """One GPU as the engine would see it.
 
     `memory_bytes` is what the driver reports as total (`memory_kind` "driver"), or the label times
-    10^9 or 2^30 when no driver figure is known ("label"), or None.
+    10^9 or 2^30 when no driver figure is known ("label"), or None. `named_by_driver` is false
+    where `name` is not what the driver calls it.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Gpu:
     memory_kind: str | None = None
     id: str | None = None
     origin: str = "catalogue"
+    named_by_driver: bool = True
 
     @property
     def capability_text(self) -> str:

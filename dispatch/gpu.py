@@ -70,6 +70,7 @@ def gpu_of(row: GpuRow) -> Gpu:
         memory_bytes=memory_bytes,
         memory_kind=memory_kind,
         id=row["id"],
+        named_by_driver="name_from" not in row,
     )
 
 
@@ -86,7 +87,7 @@ def capability_gpu(text: str) -> Gpu:
                          hint="`quantplan gpus` shows the capability of every GPU it knows.")
     capability = int(digits)
     return Gpu(name=f"Emulated GPU {capability // 10}.{capability % 10}",
-               capability=capability, origin="capability")
+               capability=capability, origin="capability", named_by_driver=False)
 
 
 def _memory(row: GpuRow) -> tuple[int, str]:

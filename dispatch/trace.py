@@ -95,12 +95,28 @@ class Selection(NamedTuple):
         return tuple(c for c in self.candidates if c.considered and c.verdict != PASS)
 
 
+class TunedFile(NamedTuple):
+    """A file of tuned tile sizes that a kernel looks for by name, and whether the wheel has it.
+
+    `configs` names the table's row, `sizes` the two sizes of the name, `rest` what stands after
+    device_name=; `runs` says when the kernel that reads it runs, where that is not always.
+    """
+
+    configs: str
+    name: str
+    sizes: tuple[int, int]
+    rest: str
+    there: bool
+    runs: str | None = None
+
+
 class Layer(NamedTuple):
     """One engine layer (after fusing), sizes per rank, or attention or experts (n and k None).
 
     `moe_backend` is the backend of routed experts (UNKNOWN where facts that are not known decide),
     None for other layers; `weights` counts their weights on one rank. `note` is what is known to
-    come of it later. `asked` is how the checkpoint wants activations quantized.
+    come of it later. `asked` is how the checkpoint wants activations quantized. `tuned` is the file
+    of tile sizes that the kernel looks for, where the GPU's name is known.
     """
 
     path: str
@@ -121,6 +137,7 @@ class Layer(NamedTuple):
     weights: int = 0
     note: Finding | None = None
     asked: str | None = None
+    tuned: TunedFile | None = None
 
     @property
     def weighted(self) -> bool:
@@ -185,4 +202,5 @@ class Trace(NamedTuple):
 __all__ = [
     "FAIL", "PASS", "SEVERITIES", "STAGES", "UNKNOWN", "Alternative", "Candidate", "Check",
     "EngineError", "Finding", "Layer", "Method", "Refusal", "Selection", "Step", "Trace",
+    "TunedFile",
 ]

@@ -91,4 +91,7 @@ def _layer_depth(layer: Layer) -> list[str]:
             f"would {candidate.verdict}; the engine stops before it")
         lines.append(f"    {mark} {candidate.kernel}: {verdict}")
         lines += [f"         {c.verdict}: {c.text}  [{c.source}]" for c in candidate.checks]
+    if layer.tuned:
+        where = "in the wheel" if layer.tuned.there else "not in the wheel"
+        lines.append(f"    tuned tile sizes: {layer.tuned.name}, {where}")
     return lines

@@ -22,6 +22,7 @@ from quantplan.tables.citations import (
 from quantplan.tables.engine_source import EngineSource
 from quantplan.tables.load import read_table, table_names
 from quantplan.tables.symbols import definitions
+from quantplan.tables.tuned_rows import wrong_tuned_files
 from quantplan.tables.versions import default_version
 
 SHARED_TABLES = ("families/", "formats/")
@@ -39,14 +40,16 @@ class Bump(NamedTuple):
 
 
 def wrong_citations(engine: str, version: str, source: EngineSource, code: str) -> list[str]:
-    """Return every citation that the engine's files do not have, with who cites it. The default
-    version answers also for shared tables and for the Python files under the folder `code`."""
-    found = list(table_citations(read_table(f"engines/{engine}/{version}")))
+    """Return every citation that the engine's files do not have, with who cites it, and every
+    tuned file that only they or only the table has. The default version answers also for shared
+    tables and for the Python files under the folder `code`."""
+    table = read_table(f"engines/{engine}/{version}")
+    found = list(table_citations(table))
     if version == default_version(engine):
         found += shared_citations(engine, source, code)
     problems = ((citation, problem(citation, source)) for citation in distinct(found))
     return [f"{citation.text}: {words}; cited by {citation.by}"
-            for citation, words in problems if words]
+            for citation, words in problems if words] + list(wrong_tuned_files(table, source))
 
 
 def shared_citations(engine: str, source: EngineSource, code: str) -> list[Citation]:

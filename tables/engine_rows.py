@@ -19,6 +19,7 @@ from quantplan.tables.overlay import CHANGE
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, QUARK_SCHEME, SCHEME
+from quantplan.tables.tuned_rows import TUNED_CONFIGS
 from quantplan.tables.versions import known_version
 
 KERNEL: Row = {
@@ -149,6 +150,7 @@ ENGINE_DOCUMENT: Row = {
     "attention": Field("row", "attention backends and what chooses between them", of=ATTENTION),
     "kv_cache": Field("row", "KV cache dtypes", of=KV_CACHE),
     **MOE_FIELDS,
+    "tuned_configs": Field("list", "tuned tile sizes of Triton kernels", of=TUNED_CONFIGS),
     "model_types": Field("row", "model types that have a config class", of={
         "own": Field("list", "the engine's own", of=Field("text", "a model_type")),
         "own_source": Field("text", "engine file:symbol"),
@@ -182,7 +184,7 @@ OVERLAY_DOCUMENT: Row = {
 
 KEYED = ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
          "online_keys", "config_classes", "schemes", "quark_schemes", "families", "kernels",
-         *MOE_KEYED)
+         "tuned_configs", *MOE_KEYED)
 
 
 @cache

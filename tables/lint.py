@@ -19,6 +19,7 @@ from quantplan.tables.load import (
 )
 from quantplan.tables.mode_rows import modes
 from quantplan.tables.moe_laws import MOE_FACTS, MOE_LAWS, moe_conditions, moe_requirements
+from quantplan.tables.tuned_rows import TUNED_LAWS, tuned_conditions
 
 Engine = Mapping[str, Any]
 Law = Callable[[Engine], Iterator[str]]
@@ -46,7 +47,7 @@ def check_table(name: str) -> list[str]:
         value = parse_table(name, *read_sources(name))
     except TableError as error:
         return [str(error)]
-    laws = (*ENGINE_LAWS, *MOE_LAWS) if name.startswith("engines/") else ()
+    laws = (*ENGINE_LAWS, *MOE_LAWS, *TUNED_LAWS) if name.startswith("engines/") else ()
     found = [f"tables/{name}.yaml: {violation}" for law in laws for violation in law(value)]
     return found + list(stale_compiled(name))
 
@@ -124,6 +125,7 @@ def _conditions(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for row in family.get("pins", ()):
             yield f"families[{family['id']}].pins", row["when"]
     yield from moe_conditions(engine)
+    yield from tuned_conditions(engine)
 
 
 def placeholders_are_facts(engine: Engine) -> Iterator[str]:

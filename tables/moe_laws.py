@@ -157,7 +157,7 @@ MOE_FACTS = {
     "moe.swiglu_shaped", "moe.format", "moe.activation",
     "moe.activation_member", "moe.gated", "moe.swiglu_limit", "moe.clamped", "moe.swiglu_custom",
     "moe.situ_standard", "moe.routing", "moe.routing_number", "moe.hash_routing",
-    "moe.router_dtype", "moe.humming_gemm",
+    "moe.router_dtype", "moe.humming_gemm", "moe.weight_only",
     "quant.weight_key", "quant.act_key", "quant.scheme", "quant.weight_text", "quant.act_text",
     "quant.scheme_text", "quant.alignment", "quant.vllm_cutlass", "quant.block_n", "quant.block_k",
     "quant.layout", "quant.may_have_bias", "quant.may_have_zero_points", "quant.group_scales",

@@ -204,6 +204,8 @@ MOE_FIELDS: Row = {
         "act": Field("text", "its activations' quantization key", required=False),
         "first_class": Field("flag", "whether it takes the first class of the chosen backend, "
                              "whichever passed", required=False),
+        "weight_only": Field("text", "why its activations stay in 16 bits though it asks with a "
+                             "key for them", required=False),
         "raises": Field("row", "what it refuses with instead", required=False, of={
             "type": Field("text", "exception type"),
             "message": Field("text", "the engine's words; {fact} is filled in"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import Finding, Layer
-from quantplan.dispatch.vllm import attention_findings, environment_findings, numerics
+from quantplan.dispatch.vllm import attention_findings, environment_findings, numerics, tuned
 from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.dispatch.vllm.experts import findings as experts
@@ -150,5 +150,6 @@ RULES: tuple[Rule, ...] = (
     humming_without_activations,
     no_machine_code, int8_on_blackwell, split_groups, merged_block,
     failing_forwards, tied_lm_head, unread_exclusions, assumed_routers, layer_notes,
-    *numerics.RULES, *experts.RULES, *environment_findings.RULES, *attention_findings.RULES,
+    *numerics.RULES, *experts.RULES, *tuned.RULES, *environment_findings.RULES,
+    *attention_findings.RULES,
 )

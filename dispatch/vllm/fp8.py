@@ -79,7 +79,13 @@ def scale_quant(weight: str, act: str, static: bool) -> dict[str, Any]:
 def block_quant(block: tuple[int, int]) -> dict[str, Any]:
     """Return the facts of a block FP8 layer; activations are grouped by the block's first size
     (Fp8LinearMethod.__init__ builds GroupShape(1, weight_block_size[0]))."""
-    return scale_quant(f"block{block[0]}x{block[1]}", f"group{block[0]}", static=False)
+    return {**scale_quant(f"block{block[0]}x{block[1]}", f"group{block[0]}", static=False),
+            **block_facts(block)}
+
+
+def block_facts(block: tuple[int, int]) -> dict[str, int]:
+    """Return the facts of a block's sizes."""
+    return {"quant.block_n": block[0], "quant.block_k": block[1]}
 
 
 def act_name(quant: dict[str, Any]) -> str:

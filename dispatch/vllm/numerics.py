@@ -24,12 +24,13 @@ def weight_only(context: Context, layers: Layers) -> Iterator[Finding]:
         if not _is_block_fp8_on_fp8_cores(context, alike[0]):
             yield Finding(
                 "mode and numerics", "warning", "weight-only",
-                f"{alike[0].path}{_more(alike)}: the checkpoint asks for quantized activations, "
+                f"{alike[0].path}{and_more(alike)}: the checkpoint asks for quantized activations, "
                 f"{kernel} computes {mode}: it saves memory and bandwidth, not arithmetic",
                 _way_out(alike[0]), None)
 
 
-def _more(alike: list[Layer]) -> str:
+def and_more(alike: list[Layer]) -> str:
+    """Return how many layers there are besides the first, in words."""
     return f" and {len(alike) - 1} more layers" if len(alike) > 1 else ""
 
 

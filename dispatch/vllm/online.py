@@ -76,7 +76,8 @@ def _built(linear: str, context: Context, site: Site) -> Assignment:
     family, weight, act = FAMILIES[linear]
     if act == "by_device":
         act = fp8.activation_scale(False, context)
-    quant = fp8.scale_quant(weight, act, static=False)
+    quant = fp8.block_quant(BLOCK) if weight == "block" else fp8.scale_quant(
+        weight, act, static=False)
     return Assignment(linear, None, family, quant, fp8.act_name(quant))
 
 
@@ -91,9 +92,12 @@ def _microscaled(linear: str, context: Context, site: Site) -> Assignment:
 MICROSCALED = {"Mxfp8OnlineLinearMethod": "mxfp8", "Mxfp4OnlineLinearMethod": "mxfp4"}
 """Linear method -> kernel family; weights and activations in groups of 32 along K."""
 
+BLOCK = (128, 128)
+"""What per-block FP8 quantization scales together (Fp8PerBlockOnlineLinearMethod)."""
+
 FAMILIES = {
     "Fp8PerTensorOnlineLinearMethod": ("fp8_w8a8", "tensor", "by_device"),
-    "Fp8PerBlockOnlineLinearMethod": ("fp8_block_w8a8", "block128x128", "group128"),
+    "Fp8PerBlockOnlineLinearMethod": ("fp8_block_w8a8", "block", "group"),
     "Fp8PtpcOnlineLinearMethod": ("fp8_w8a8", "channel", "token"),
 }
 """Linear method -> kernel family, weight scale, activation scale (by_device: as for fp8

@@ -59,6 +59,7 @@ from quantplan.dispatch.vllm.serving import Serving, serve
 from quantplan.dispatch.vllm.sites import site_at
 from quantplan.dispatch.vllm.start import architecture, check_start
 from quantplan.dispatch.vllm.stored import stored_findings
+from quantplan.dispatch.vllm.tuned import tuned_file
 
 
 def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployment) -> Trace:
@@ -202,7 +203,6 @@ def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignme
     assignment, selection = _select(context, asked, assignment)
     if selection is None or assignment.family is None:
         return _layer(site, assignment, None, assignment.mode)
-    facts = {**context.facts, **_layer_facts(site)}
     if selection.kernel is None and selection.alternatives:
         return _layer(site, assignment, selection, None)
     if selection.kernel is None:
@@ -214,9 +214,11 @@ def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignme
     if serving.after:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]
-    mode, act = mode_of(row, context.table, {**facts, **assignment.quant}, assignment.act)
+    facts = {**context.facts, **_layer_facts(site), **assignment.quant}
+    mode, act = mode_of(row, context.table, facts, assignment.act)
     return _layer(site, assignment._replace(act=act), selection, mode)._replace(
-        asked=assignment.act)
+        asked=assignment.act,
+        tuned=tuned_file(context, selection.kernel, facts))
 
 
 def _select(

@@ -14,6 +14,7 @@ from quantplan.dispatch.vllm.experts.ct_integers import w4a8_fp8, w4a8_int8, wna
 from quantplan.dispatch.vllm.experts.fp8 import check_blocks
 from quantplan.dispatch.vllm.experts.mxfp4 import MXFP4, fixed_mxfp4
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
+from quantplan.dispatch.vllm.fp8 import block_facts
 
 FOLDER = "model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe"
 SOURCE = f"{FOLDER}/compressed_tensors_moe.py:CompressedTensorsMoEMethod.get_moe_method"
@@ -107,8 +108,8 @@ def _fp8(group: Group, experts: Experts) -> Plan:
         raise _refused(experts, "AssertionError", "",
                        f"{FOLDER}/compressed_tensors_moe_w8a8_fp8.py:{method}")
     block = (weights.block_structure[0], weights.block_structure[1])
-    return Plan(method, "fp8", "kFp8Static128BlockSym", "kFp8Dynamic128Sym", quant,
-                after=partial(check_blocks, block))
+    return Plan(method, "fp8", "kFp8Static128BlockSym", "kFp8Dynamic128Sym",
+                {**quant, **block_facts(block)}, after=partial(check_blocks, block))
 
 
 def _int8(group: Group, experts: Experts) -> Plan:

@@ -13,7 +13,7 @@ from quantplan.dispatch.vllm.experts.ignore import experts_skipped
 from quantplan.dispatch.vllm.experts.mxfp4 import MXFP4
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 from quantplan.dispatch.vllm.experts.walk import class_checks, scheme_facts
-from quantplan.dispatch.vllm.fp8 import Fp8Fields
+from quantplan.dispatch.vllm.fp8 import Fp8Fields, block_facts
 
 Block = tuple[int, int]
 REFINED_MIN = 32
@@ -54,19 +54,20 @@ def block_plan(method: str, block: Block, experts: Experts) -> Plan:
     finer = _finer(block, experts)
     flag = experts.context.facts["flag.moe_backend"]
     if flag != "auto" and not _flag_reads(flag, finer, experts) and _padded(block, experts):
-        return _block_plan(method, block)
+        return sized_plan(method, block)
     if finer is None:
-        return _block_plan(method, block)._replace(after=partial(check_blocks, block))
-    return _block_plan(method, finer)._replace(
+        return sized_plan(method, block)._replace(after=partial(check_blocks, block))
+    return sized_plan(method, finer)._replace(
         why=f"blocks of {block[0]}x{block[1]} made {finer[0]}x{finer[1]}, which divide the "
         f"{experts.facts['moe.shard']} features of one rank")
 
 
-def _block_plan(method: str, block: Block) -> Plan:
+def sized_plan(method: str, block: Block) -> Plan:
+    """Return the plan of FP8 experts in blocks of this size, whatever their shard."""
     key = "kFp8Static128BlockSym" if block == (128, 128) else (
         "fp8_block" if min(block) > 1 else "fp8_thin_block")
-    return Plan(method, "fp8", key, "kFp8Dynamic128Sym", {
-        "quant.vllm_cutlass": False, "quant.block_n": block[0], "quant.block_k": block[1]})
+    return Plan(method, "fp8", key, "kFp8Dynamic128Sym",
+                {"quant.vllm_cutlass": False, **block_facts(block)})
 
 
 def _finer(block: Block, experts: Experts) -> Block | None:
@@ -87,7 +88,7 @@ def _flag_reads(flag: str, finer: Block | None, experts: Experts) -> bool:
         return True
     if finer is None:
         return False
-    refined = _block_plan("", finer)
+    refined = sized_plan("", finer)
     facts: dict[str, Any] = {**experts.context.facts, **experts.facts, **refined.quant}
     facts.update(scheme_facts(table, refined.weight, refined.act, facts))
     classes = [name for backend in row["backends"] if backend["id"] in names

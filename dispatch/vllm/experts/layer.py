@@ -13,6 +13,7 @@ from quantplan.dispatch.vllm.experts.order import BackendError
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Facts, Plan
 from quantplan.dispatch.vllm.experts.walk import Walked, walk
 from quantplan.dispatch.vllm.serving import Serving
+from quantplan.dispatch.vllm.tuned import tuned_file
 
 UNKNOWN = "unknown"
 """Stands for the backend where facts that are not known decide."""
@@ -27,14 +28,17 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
     if plan.source:
         _served(experts, plan.source)
     walked = _served(experts, plan)
-    selection, mode = walked.selection, None
+    selection, mode, tuned = walked.selection, None, None
     if selection.kernel is not None:
-        mode = _mode(plan, walked, {**context.facts, **experts.facts, **plan.quant}, context.table)
+        facts = {**context.facts, **experts.facts, **plan.quant, "quant.weight_key": plan.weight,
+                 "moe.weight_only": plan.weight_only}
+        mode = _mode(plan, walked, facts, context.table)
+        tuned = tuned_file(context, selection.kernel, facts)
     return Layer(site.module_path, site.module.module, layer_index=site.layer_index,
                  method=plan.method, mode=mode, selection=selection,
                  why=plan.why or _why(plan, walked, context.table),
                  moe_backend=walked.backend or UNKNOWN, weights=_weights(experts.facts),
-                 asked=None if plan.act == NO_KEY else plan.act)
+                 asked=plan.act if plan.asks and plan.act != NO_KEY else None, tuned=tuned)
 
 
 def _served(experts: Experts, plan: Plan) -> Walked:

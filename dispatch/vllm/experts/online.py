@@ -8,8 +8,9 @@ from typing import Any
 
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.vllm.context import refuse
-from quantplan.dispatch.vllm.experts.fp8 import dynamic_act, tensor_plan
+from quantplan.dispatch.vllm.experts.fp8 import dynamic_act, sized_plan, tensor_plan
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, After, Experts, Plan, unquantized
+from quantplan.dispatch.vllm.online import BLOCK
 from quantplan.dispatch.vllm.online_args import OnlineArgs
 from quantplan.dispatch.vllm.online_layers import method_class
 
@@ -94,8 +95,10 @@ def _check_channels(experts: Experts, backend: str | None, name: str) -> None:
 
 
 def int8_plan() -> Plan:
-    """Return the plan of INT8 experts with a scale per channel and per token."""
-    return Plan("Int8OnlineMoEMethod", "int8", "kInt8StaticChannelSym", "kInt8DynamicTokenSym")
+    """Return the plan of INT8 experts with a scale per channel: selection asks for activations with
+    a scale per token, then get_fused_moe_quant_config gives none, and they stay in 16 bits."""
+    return Plan("Int8OnlineMoEMethod", "int8", "kInt8StaticChannelSym", "kInt8DynamicTokenSym",
+                weight_only=True, asks=False)
 
 
 def _nvfp4(experts: Experts) -> Plan:
@@ -131,8 +134,8 @@ def padded_sizes(experts: Experts, list_id: str, backend: str | None) -> tuple[i
 PLANS: dict[str, Callable[[Experts], Plan]] = {
     "Fp8PerTensorOnlineMoEMethod": lambda experts: tensor_plan(
         "Fp8PerTensorOnlineMoEMethod", "kFp8StaticTensorSym", dynamic_act(experts)),
-    "Fp8PerBlockOnlineMoEMethod": lambda experts: tensor_plan(
-        "Fp8PerBlockOnlineMoEMethod", "kFp8Static128BlockSym", "kFp8Dynamic128Sym"),
+    "Fp8PerBlockOnlineMoEMethod": lambda experts: sized_plan(
+        "Fp8PerBlockOnlineMoEMethod", BLOCK),
     "Fp8PtpcOnlineMoEMethod": _per_channel,
     "Mxfp8OnlineMoEMethod": lambda experts: Plan(
         "Mxfp8OnlineMoEMethod", "mxfp8", "kMxfp8Static", "kMxfp8Dynamic",

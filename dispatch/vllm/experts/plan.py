@@ -35,7 +35,8 @@ class Plan(NamedTuple):
     `quant` are the facts that the list's requirements read; `own_act` is the activation key of
     classes that do not take the one they are asked with; `after` refuses what the method refuses
     once its backend and class are known; `first_class` methods take the first class of the chosen
-    backend, whichever of its classes passed; `source` is what the checkpoint plans for experts that
+    backend, whichever of its classes passed; `weight_only` methods leave activations in 16 bits
+    though they ask with a key for them, which is the checkpoint's wish where it `asks`; `source` is what the checkpoint plans for experts that
     are quantized again.
     """
 
@@ -48,6 +49,8 @@ class Plan(NamedTuple):
     why: str | None = None
     after: After | None = None
     first_class: bool = False
+    weight_only: bool = False
+    asks: bool = True
     source: Plan | None = None
 
 

@@ -11,6 +11,7 @@ from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.fp8 import check_blocks
 from quantplan.dispatch.vllm.experts.integers import check_halved, integer_facts
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
+from quantplan.dispatch.vllm.fp8 import block_facts
 from quantplan.dispatch.vllm.quark_config import QuarkFields, rule_of
 from quantplan.dispatch.vllm.quark_schemes import entries, facts_of, fits, two_steps
 
@@ -38,7 +39,8 @@ def plan(fields: QuarkFields, experts: Experts) -> Plan:
                      fill(row["raises"]["message"], facts), prefix, f"{SOURCE}:{row['method']}",
                      hint="No experts of this version read this combination.")
     made = Plan(row["method"], row["list"], row.get("weight", NO_KEY), row.get("act", NO_KEY),
-                {"quant.vllm_cutlass": False}, first_class=bool(row.get("first_class")))
+                {"quant.vllm_cutlass": False}, first_class=bool(row.get("first_class")),
+                why=row.get("weight_only"), weight_only="weight_only" in row)
     return REFINED[row["id"]](made, facts, experts) if row["id"] in REFINED else made
 
 
@@ -115,8 +117,7 @@ def _fp8_block(made: Plan, facts: Facts, experts: Experts) -> Plan:
     def after(experts: Experts, backend: str | None, name: str) -> None:
         check_blocks(block, experts, backend, name)
 
-    return made._replace(after=after, quant={
-        **made.quant, "quant.block_n": block[0], "quant.block_k": block[1]})
+    return made._replace(after=after, quant={**made.quant, **block_facts(block)})
 
 
 REFINED = {"int4": _int4, "fp8_block": _fp8_block, "mxfp8": _mxfp8}
