@@ -36,8 +36,8 @@ class Plan(NamedTuple):
     classes that do not take the one they are asked with; `after` refuses what the method refuses
     once its backend and class are known; `first_class` methods take the first class of the chosen
     backend, whichever of its classes passed; `weight_only` methods leave activations in 16 bits
-    though they ask with a key for them, which is the checkpoint's wish where it `asks`; `source` is what the checkpoint plans for experts that
-    are quantized again.
+    though they ask with a key for them, which is the checkpoint's wish where it `asks`; `source` is
+    what the checkpoint plans for experts that are quantized again.
     """
 
     method: str
