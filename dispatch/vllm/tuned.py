@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from quantplan.dispatch.predicates import applies, fill
@@ -44,12 +45,17 @@ def _asking(context: Context, kernel: str | None) -> tuple[tuple[Configs, Config
 
 
 def _device(name: str, configs: Configs) -> str:
-    """Return a GPU's name as it stands in a file's (utils/platform_utils.py:
-    get_device_name_as_file_name), or its family's."""
-    text = re.sub(r"[\s/]+", "_", name)
+    """Return a GPU's name as it stands in a file's, or its family's."""
+    text = _as_file_name(name)
     words = text.split("_")
     return next((whole for word, whole in configs.get("families", {}).items() if word in words),
                 text)
+
+
+@cache
+def _as_file_name(name: str) -> str:
+    """utils/platform_utils.py:get_device_name_as_file_name."""
+    return re.sub(r"[\s/]+", "_", name)
 
 
 def untuned(context: Context, layers: tuple[Layer, ...]) -> Iterator[Finding]:
@@ -82,8 +88,9 @@ def _elsewhere(context: Context, configs: Configs, layer: Layer) -> str:
              if count == given["experts"] and given["intermediate"] % shard == 0}
     letter = list(configs["sizes"])[1]
     fitting = [f"{tp} ({letter}={shard})" for tp, shard in sorted(there.items()) if heads % tp == 0]
+    plain = " without expert parallelism" if context.deployment.expert_parallel else ""
     return "" if not fitting else (
-        f" The wheel has this device's file for tensor parallel size {' and '.join(fitting)}.")
+        f" The wheel has this device's file for tensor parallel size {', '.join(fitting)}{plain}.")
 
 
 RULES = (untuned,)

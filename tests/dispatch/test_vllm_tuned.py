@@ -132,7 +132,10 @@ def test_another_tensor_parallel_size_with_a_file_is_named() -> None:
     """The 0.32.0 wheel has E=128 with N=96, 192, 384, 512, 768 and 1024 for the H200 in 16 bits."""
     finding = only(ask(model=QWEN3, gpu="h200", tp=1), NAME)
     assert str(finding.hint).endswith("The wheel has this device's file for tensor parallel size "
-                                      "2 (N=768) and 4 (N=384) and 8 (N=192) and 16 (N=96).")
+                                      "2 (N=768), 4 (N=384), 8 (N=192), 16 (N=96).")
+    spread = only(ask(model=QWEN3, gpu="h200", tp=8, enable_expert_parallel=True,
+                      moe_backend="triton"), NAME)
+    assert str(spread.hint).endswith("16 (N=96) without expert parallelism.")
 
 
 def test_a_file_that_only_0_33_has() -> None:
