@@ -12,7 +12,7 @@ from quantplan.dispatch.module_rows import ModuleRows
 from quantplan.dispatch.renames import read_renames
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
-from quantplan.tables.family_rows import families_by_architecture
+from quantplan.tables.family_loading import families_by_architecture, languages, with_language
 
 
 def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Structure:
@@ -23,7 +23,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     """
     root = checkpoint.config
     architecture = _architecture(root, chosen)
-    family = families_by_architecture()[architecture]
+    family = _family(architecture, root)
     config = _filled(_text_config(family, root), family)
     _check_covered(config, root, family)
     rows = ModuleRows(family, config, root)
@@ -41,8 +41,23 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
         types, config.get("max_window_layers", family.get("max_window_layers")),
         bool(family.get("complete")), "config" in family, read_renames(family.get("renames", ())),
         tuple(family.get("replaced", ())), family.get("mapper", True),
-        bool(family.get("sequence_parallel")),
+        bool(family.get("sequence_parallel")), family.get("packed_outside"),
     )
+
+
+def _family(architecture: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the architecture's family, around that of its language model where it has one."""
+    family = families_by_architecture()[architecture]
+    known = languages(family)
+    if not known:
+        return family
+    named = None if "language" in family else _named(_text_config(family, root))
+    language = named or known[0]
+    if language not in known or (named is None and "language" not in family):
+        raise NotKnownError(f"{architecture} around {language if named else 'no named model'}",
+                            wanted="one of " + ", ".join(known),
+                            hint="text_config: architectures or model_type say which.")
+    return with_language(architecture, language)
 
 
 def _filled(config: Mapping[str, Any], family: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -118,18 +133,23 @@ def _layer_types(
 
 
 def _architecture(config: Mapping[str, Any], chosen: str | None) -> str:
-    known = families_by_architecture()
-    named = [chosen] if chosen else config.get("architectures") or []
-    model_type = config.get("model_type")
-    if not named:
-        by_type = {t: a for f in known.values() for t, a in f.get("model_types", {}).items()}
-        named = [by_type[model_type]] if model_type in by_type else []
-    if named and named[0] in known:
-        return str(named[0])
-    what = named[0] if named else f"model_type {model_type}"
+    known, named = families_by_architecture(), chosen or _named(config)
+    if named in known:
+        return str(named)
+    what = named or f"model_type {config.get('model_type')}"
     raise NotKnownError(f"no family row for the architecture {what}",
                         wanted="one of " + ", ".join(sorted(known)),
                         hint="Its layers are not guessed; a row in tables/families/ teaches it.")
+
+
+def _named(config: Mapping[str, Any]) -> str | None:
+    """Return the architecture that a config names, or that its model_type stands for."""
+    given, model_type = config.get("architectures"), config.get("model_type")
+    if given:
+        return str(given[0])
+    by_type = {t: a for f in families_by_architecture().values()
+               for t, a in f.get("model_types", {}).items()}
+    return by_type.get(str(model_type))
 
 
 def _check_heads(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from quantplan.tables.errors import CheckpointError
+from quantplan.tables.errors import CheckpointError, NotKnownError
 
 Config = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -80,12 +80,30 @@ class _Work:
         named = next((n for n in row["fields"] if place.get(n) is not None), None)
         if named is not None:
             value = place[named]
+            if "says" in row:
+                return _said(row, value)
+            if "depth_of" in row:
+                return self._depth(row, value)
             return _checked(len(value) if row.get("listed") and isinstance(value, list) else value,
                             named, row)
         default = self._default(row, null=any(name in place for name in row["fields"]))
+        if "depth_of" in row and default is not None:
+            return self._depth(row, default)
         if default is None and not row.get("optional"):
             return _checked(None, row["fields"][0], row)
         return default
+
+    def _depth(self, row: Row, value: Any) -> int:
+        """Return how many layers there are up to the deepest of the given indices."""
+        given = value if isinstance(value, list) and value else [value]
+        if len(given) > 1 and row.get("single"):
+            raise NotKnownError(f"several layers of {row['fields'][0]}", wanted="one layer")
+        if not all(type(index) is int for index in given):
+            raise CheckpointError(f"config.json: {row['fields'][0]}", found=repr(value)[:60],
+                                  wanted="the index of a layer, or a list of them")
+        count = self.size(row["depth_of"]) or 0
+        return max(count + index + 1 if index < 0 else index + row.get("beyond", 0)
+                   for index in given)
 
     def _place(self, row: Row) -> Config:
         """Return where the row's fields stand; nothing where a default stands in for all of it."""
@@ -94,7 +112,7 @@ class _Work:
             return found if isinstance(found, Mapping) else {}
         if "from" not in row:
             return self.config
-        absent = "default" in row and row["from"][0] not in self.root
+        absent = "default" in row and row["from"][:1] and row["from"][0] not in self.root
         return {} if absent else nested(self.root, row["from"])
 
     def _default(self, row: Row, null: bool) -> int | None:
@@ -104,6 +122,14 @@ class _Work:
         number: int | None = row.get("default_by_type", {}).get(
             str(self.config.get("model_type")), row.get("default"))
         return stand_in if number is None or (null and stand_in is not None) else number
+
+
+def _said(row: Row, value: Any) -> int:
+    found: int | None = row["says"].get(value) if isinstance(value, str) else None
+    if found is None:
+        raise NotKnownError(f"config.json: {'.'.join((*row['from'], row['fields'][0]))} {value!r}",
+                            wanted="one of " + ", ".join(row["says"]))
+    return found
 
 
 def _checked(value: Any, field: str, row: Row) -> int:

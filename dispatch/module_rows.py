@@ -83,7 +83,9 @@ def _module(
     how = family.get(HOW_BUILT.get(row["module"], ""))
     unnamed = how is not None and row["module"] == "VocabParallelEmbedding"
     return Module(
-        row["path"], row["module"], split, _bias(row, config, family), leaves,
+        row["path"], row["module"], split,
+        bool(sizes.get(row["bias_when"])) if "bias_when" in row else _bias(row, config, family),
+        leaves,
         row.get("kind", "embedding" if split == "vocab" else "linear"), layers,
         _is_quantized(row, sizes, how != "plain"),
         tuple(sizes[name] for name in row.get("parts", ())),
@@ -94,7 +96,8 @@ def _module(
         _groups(row, sizes), _whole(row), tuple(row.get("before", ())),
         tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
         bool(row.get("sequence_parallel")), row.get("aligned", 1),
-        bool(row.get("whole_blocks")))
+        bool(row.get("whole_blocks")), sizes.get(row.get("replicated_unless", "")),
+        row.get("known_under", {}))
 
 
 HOW_BUILT = {"VocabParallelEmbedding": "embedding", "ParallelLMHead": "head"}

@@ -30,6 +30,8 @@ def shard(module: Module, tp: int) -> Shard:
     """Return rank 0's shard of `module`; `divides` is false where the engine asserts evenness."""
     if not module.leaves:
         return NO_SHARD
+    if module.replicated_unless is not None and module.replicated_unless % tp:
+        tp = 1
     if module.heads is not None:
         return _qkv(module, module.heads, tp)
     if module.split == "vocab":

@@ -51,8 +51,9 @@ class Module(NamedTuple):
     module (its prefix), whose layer index starts from `known_from`; `whole` are the output
     partitions that no rank cuts; the engine pads one rank's outputs to a multiple of `aligned`,
     and with `whole_blocks` the size that ranks cut to whole weight blocks;
-    `before` and `after` are the rules that its class asks around
-    building it.
+    `before` and `after` are the rules that its class asks around building it; no rank cuts it
+    where ranks do not divide `replicated_unless`; `known_under` are the names that it has under
+    some config classes instead.
     """
 
     path: str
@@ -79,6 +80,8 @@ class Module(NamedTuple):
     sequence_parallel: bool = False
     aligned: int = 1
     whole_blocks: bool = False
+    replicated_unless: int | None = None
+    known_under: Mapping[str, str] = {}
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""
@@ -103,11 +106,11 @@ class Module(NamedTuple):
         """Return the module's path in layer `index`."""
         return self.path if index is None else self.path.replace("*", str(index), 1)
 
-    def known_at(self, index: int | None) -> str:
-        """Return the name that the engine gives the module in layer `index`."""
-        if index is None:
-            return self.known_as
-        return self.known_as.replace("*", str(self.known_from + index), 1)
+    def known_at(self, index: int | None, config_class: str | None = None) -> str:
+        """Return the name that the engine gives the module in layer `index` under a config
+        class."""
+        known = self.known_under.get(str(config_class), self.known_as)
+        return known if index is None else known.replace("*", str(self.known_from + index), 1)
 
 
 class Structure(NamedTuple):
@@ -115,7 +118,9 @@ class Structure(NamedTuple):
 
     `complete` says that every weight of the model is a leaf of a module, `mapped` that the class
     has a mapper, whether or not it renames anything, `wrapper` that the class reads text_config,
-    `sequence_parallel` that its experts can split tokens over tensor parallel ranks.
+    `sequence_parallel` that its experts can split tokens over tensor parallel ranks;
+    `packed_outside` is `packed` as the engine has it while it builds the other stacks than the
+    language model's, None where that is the same.
     """
 
     architecture: str
@@ -138,6 +143,7 @@ class Structure(NamedTuple):
     replaced: tuple[Mapping[str, Any], ...] = ()
     mapped: bool = True
     sequence_parallel: bool = False
+    packed_outside: Mapping[str, tuple[str, ...]] | None = None
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""

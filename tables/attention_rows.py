@@ -122,6 +122,11 @@ ATTENTION: Row = {
         "says": Field("text", "the engine's words"),
     }),
     "aspects_source": Field("text", "engine file:symbol"),
+    "mm_prefix": Field("row", "models in whose layers image tokens attend to each other, besides "
+                       "those whose config says so", of={
+                           "model_types": Field("list", "model_type of config.json",
+                                                of=Field("text", "a model_type")),
+                           "source": Field("text", "engine file:symbol")}),
     "none_valid": Field("text", "the engine's words when no backend is valid; {fact} and "
                         "{reasons} are filled in"),
     "selected_invalid": Field("text", "its words when the backend asked for is not valid"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from quantplan.tables.family_rows import families_by_architecture
+from quantplan.tables.family_loading import families_by_architecture, families_of
 from quantplan.tables.module_facts import ATTENTION_FACTS, EXPERTS_FACTS
 
 Family = Mapping[str, Any]
+SIZE_WORDS = ("has", "lacks", "groups", "bias_when", "replicated_unless")
 QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 
 
@@ -62,7 +63,7 @@ def _named(module: Family) -> Iterator[str]:
     for leaf in module.get("leaves", ()):
         yield from (leaf["n"], leaf.get("k", leaf["n"]))
     yield from (*module.get("parts", ()), *module.get("sizes", {}).values())
-    yield from (module[word] for word in ("has", "lacks", "groups") if word in module)
+    yield from (module[word] for word in SIZE_WORDS if word in module)
     if module.get("split") in ("qkv", "qkv_index"):
         yield from module.get("heads", QKV_HEADS)
 
@@ -70,7 +71,7 @@ def _named(module: Family) -> Iterator[str]:
 def _terms(row: Family) -> Iterator[str]:
     terms = [t for word in ("product", "sum", "quotient") for t in row.get(word, ())]
     yield from (t for t in terms if isinstance(t, str))
-    yield from ([row["default_size"]] if "default_size" in row else ())
+    yield from (row[word] for word in ("default_size", "depth_of") if word in row)
 
 
 LAWS: tuple[Callable[[Family], Iterator[str]], ...] = (
@@ -80,6 +81,7 @@ LAWS: tuple[Callable[[Family], Iterator[str]], ...] = (
 
 def family_violations() -> list[str]:
     """Return every violation of every family."""
-    families = {family["id"]: family for family in families_by_architecture().values()}
+    families = {family["id"]: family for architecture in families_by_architecture()
+                for family in families_of(architecture)}
     return [f"tables/families: families[{name}]: {said}" for name, family in families.items()
             for law in LAWS for said in law(family)]

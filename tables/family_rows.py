@@ -1,12 +1,7 @@
-"""The schema of model families, and their loading keyed by architecture."""
+"""The schema of model families."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any
-
-from quantplan.tables.load import read_table, table_names
 from quantplan.tables.schema import Field, Row
 
 LEAF: Row = {
@@ -34,6 +29,15 @@ SIZE: Row = {
     "flag": Field("flag", "the fields are true or false and count as 1 or 0", required=False),
     "optional": Field("flag", "absent fields leave the size out; rows ask with has and lacks",
                       required=False),
+    "depth_of": Field("text", "the fields hold the index of a layer, or of several, of as many as "
+                      "the size of this name says; the size counts the layers up to the deepest: "
+                      "a negative index i is layer count + i + 1, another one is layer i + beyond",
+                      required=False),
+    "single": Field("flag", "several indices are not known", required=False),
+    "says": Field("map", "text of the field -> the size; another text is not known",
+                  required=False, of=Field("int", "the size")),
+    "beyond": Field("int", "what depth_of adds to an index that is not negative; absent: 0",
+                    required=False),
     "zero": Field("flag", "0 is a size that the engine serves", required=False),
     "listed": Field("flag", "the field is a list: the size is its length", required=False),
     "product": _NAMES,
@@ -95,11 +99,18 @@ MODULE: Row = {
                                 "source": Field("text", "engine file and symbol"),
                             }),
     "bias": Field("text", "which of the family's bias rules applies", required=False),
+    "bias_when": Field("text", "size that is not zero where it has a bias, instead of a rule",
+                       required=False),
     "quantized": Field("flag", "false: built without the quantization config", required=False),
     "plain_under": Field("list", "config classes that never quantize it", required=False,
                          of=Field("text", "a class")),
     "replicated_under": Field("list", "config classes under which no rank cuts it",
                               required=False, of=Field("text", "a class")),
+    "replicated_unless": Field("text", "size without which no rank cuts it: ranks do not divide it",
+                               required=False),
+    "known_under": Field("map", "config class -> the name that the engine gives it under that "
+                         "class, in the place of known_as", required=False,
+                         of=Field("text", "a name")),
     "sequence_parallel": Field("flag", "whether no rank cuts it where the family's experts split "
                                "tokens (--enable-expert-parallel over tensor and data parallel "
                                "ranks)", required=False),
@@ -168,6 +179,17 @@ FAMILY: Row = {
                                "tensor parallel ranks (use_sequence_parallel_moe)",
                                required=False),
     "prefix": Field("text", "what stands before the paths of the text stack", required=False),
+    "languages": Field("list", "architectures that the language model may have: its own config "
+                       "names one, or the model_type of that does. The skeleton language stands "
+                       "for its modules; everything that the language model's family says holds "
+                       "for them", required=False, of=Field("text", "an architecture")),
+    "paths": Field("map", "beginning of the language model's paths -> what stands there, where "
+                   "that is no prefix", required=False, of=Field("text", "a beginning")),
+    "language": Field("text", "the same where the class builds one architecture, whatever the "
+                      "config says", required=False),
+    "packed_outside": Field("map", "packed_modules_mapping while the towers are built, where it "
+                            "is not the language model's (empty: there is none)", required=False,
+                            of=Field("list", "leaf names", of=Field("text", "a leaf"))),
     "config": Field("list", "where the language model's fields stand in config.json",
                     required=False, of=Field("text", "a key of config.json")),
     "defaults": Field("list", "what config classes fill in for absent fields", required=False,
@@ -239,35 +261,3 @@ FAMILY_DOCUMENT: Row = {
     }),
     "families": Field("list", "families", required=False, of=FAMILY),
 }
-
-
-@cache
-def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
-    """Return architecture -> family row, whose `modules` and `sizes` are its skeletons' and own."""
-    skeletons, families = _rows("skeletons"), _rows("families")
-    by_id = {skeleton["id"]: skeleton for skeleton in skeletons}
-    found: dict[str, Mapping[str, Any]] = {}
-    for family in families:
-        parts = [by_id[name] for name in family["skeletons"]]
-        whole = {**family, "modules": [*_modules(family, parts)],
-                 "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
-        found.update(dict.fromkeys(family["architectures"], whole))
-    return found
-
-
-def _rows(field: str) -> list[Mapping[str, Any]]:
-    names = (name for name in table_names() if name.startswith("families/"))
-    return [row for name in names for row in read_table(name).get(field, ())]
-
-
-def _modules(
-    family: Mapping[str, Any], skeletons: list[Mapping[str, Any]]
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of the family's modules, the text stack's under the family's prefix."""
-    features = (None, *family.get("features", ()))
-    for module in (m for skeleton in skeletons for m in skeleton["modules"]):
-        if module.get("only") in features:
-            inner = module.get("stack", "text") == "text"
-            prefix = family.get("prefix", "") if inner else ""
-            yield {**module, **{name: prefix + module[name] for name in ("path", "known_as")
-                                if module.get(name)}}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from quantplan.tables.family_rows import families_by_architecture
+from quantplan.tables.family_loading import families_by_architecture
 from quantplan.tables.load import read_table
 from quantplan.tables.model_rows import MODEL_FILES
 from quantplan.tables.name_laws import not_kebab, used_twice

@@ -52,7 +52,8 @@ def _nature(context: Context, own: Row, module: Row) -> Facts:
         "attn.kind": _kind(is_mla, encoder_only, windowed and not module.get("early")),
         "attn.mla": is_mla, "attn.gqa": not is_mla, "attn.sparse": sparse,
         "attn.dense": not sparse, "attn.sinks": bool(own.get("sinks")),
-        "attn.mm_prefix": own.get("mm_prefix") in (True, "vision"),
+        "attn.mm_prefix": own.get("mm_prefix") in (True, "vision") or (
+            context.structure.model_type in context.table["attention"]["mm_prefix"]["model_types"]),
         "attn.sliding_window": windowed,
         "attn.window": window(context, own),
         "attn.softcap": bool(own.get("softcap")), "attn.rswa": False,

@@ -79,6 +79,14 @@ def mamba_ranks(context: Context, site: Site) -> None:
                      "must equal 1.", site.path, source, hint=TP_HINT)
 
 
+def heads_per_rank(context: Context, site: Site) -> None:
+    """The class divides the heads over the ranks before it builds their projection."""
+    heads, tp = site.module.heads, context.deployment.tp
+    if heads is not None and heads.query % tp:
+        raise refuse("shapes under TP", "AssertionError", f"{heads.query} is not divisible by {tp}",
+                     site.path, "distributed/utils.py:divide", hint=TP_HINT)
+
+
 def check_class(context: Context, config_class: str | None) -> None:
     """Refuse a quantization config class with which the model class is not built."""
     for row in context.table["refused_methods"]:
@@ -107,7 +115,8 @@ def unreduced_bias(context: Context, site: Site) -> None:
 
 RULES: Mapping[str, Rule] = {
     "activation": activation, "experts_per_rank": experts_per_rank,
-    "expert_groups": expert_groups, "mamba_ranks": mamba_ranks, "norm_groups": norm_groups,
+    "expert_groups": expert_groups, "heads_per_rank": heads_per_rank, "mamba_ranks": mamba_ranks,
+    "norm_groups": norm_groups,
     "unreduced_bias": unreduced_bias, "mega_moe": check_native,
 }
 """The rules that rows of tables/families name."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.shard import Shard
-from quantplan.dispatch.structure import Module, Structure
+from quantplan.dispatch.structure import TEXT, Module, Structure
 from quantplan.dispatch.trace import EngineError, Finding, Refusal, Selection
 from quantplan.dispatch.vllm.environment import library_facts, variable_facts
 
@@ -28,6 +28,15 @@ class Context(NamedTuple):
     dtype: str
     facts: Mapping[str, Any]
     walks: dict[Any, Any]
+
+
+def at_site(context: Context, site: Site) -> Context:
+    """Return the question as the engine has it while it builds the site: outside the language
+    model, fused names are those of the class around it."""
+    structure = context.structure
+    if structure.packed_outside is None or site.module.stack == TEXT:
+        return context
+    return context._replace(structure=structure._replace(packed=structure.packed_outside))
 
 
 class Site(NamedTuple):

@@ -26,7 +26,7 @@ from quantplan.dispatch.vllm import (
     quark,
     torchao,
 )
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, at_site, refuse
 from quantplan.dispatch.vllm.experts import online as online_experts
 from quantplan.dispatch.vllm.experts.methods import experts_plan
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
@@ -88,7 +88,7 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     after = getattr(module, "after_selection", None)
     kv_method = getattr(fields, "kv_method", row.get("kv_method"))
     own = Serving(row["id"], row["min_capability"],
-                  lambda site: module.assign(fields, context, site),
+                  lambda site: module.assign(fields, at_site(context, site), site),
                   lambda experts: experts_plan(row["resolves"], row["id"], fields, experts), after,
                   kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
                   tuple(row.get("kv_kinds", ())), _kv_refined(module, fields, context),
@@ -118,7 +118,7 @@ def _online(row: Mapping[str, Any], args: OnlineArgs, context: Context) -> Servi
         method_class(args, context, site.path, site.module.module, None)
 
     return Serving(row["id"], row["min_capability"],
-                   lambda site: online.assign(args, context, site),
+                   lambda site: online.assign(args, at_site(context, site), site),
                    lambda experts: online_experts.plan(args, experts), online.after_selection,
                    kv_kinds=("attention", "mla"), kv_refined=attention)
 
@@ -133,7 +133,7 @@ def _composed(own: Serving, args: OnlineArgs, context: Context) -> Serving:
         return own.after(context, site, assignment, selection) if own.after else assignment
 
     return own._replace(
-        assign=lambda site: online.over(args, context, site, own.assign(site)),
+        assign=lambda site: online.over(args, at_site(context, site), site, own.assign(site)),
         assign_experts=lambda experts: online_experts.over(
             args, experts, own.assign_experts(experts)),
         after=after)

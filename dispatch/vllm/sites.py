@@ -17,4 +17,5 @@ def site_at(context: Context, serving: Serving, module: Module, index: int | Non
     built = on_ranks(module, tp)
     if serving.block and built.whole_blocks and not whole:
         built = in_blocks(built, serving.block[0], tp)
-    return Site(module.known_at(index), index, built, shard(built, 1 if whole else tp))
+    return Site(module.known_at(index, serving.config_class), index, built,
+                shard(built, 1 if whole else tp))

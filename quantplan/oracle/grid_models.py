@@ -12,7 +12,7 @@ from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.oracle.draw import Draw, put
 from quantplan.tables.errors import QuantplanError
-from quantplan.tables.family_rows import families_by_architecture
+from quantplan.tables.family_loading import families_by_architecture
 from quantplan.tables.load import read_table
 
 FEWEST_LAYERS = 2

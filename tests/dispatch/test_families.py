@@ -16,7 +16,7 @@ from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.structure import Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
-from quantplan.tables.family_rows import families_by_architecture
+from quantplan.tables.family_loading import families_by_architecture
 from quantplan.tables.load import read_table
 
 QWEN3_4B: dict[str, Any] = {

@@ -1,0 +1,90 @@
+"""Model families keyed by architecture, and those of wrappers around a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from quantplan.tables.load import read_table, table_names
+
+LANGUAGE: Mapping[str, Any] = {"id": "language", "modules": ({"language": True},)}
+"""The skeleton that stands for the modules of another family, the language model's."""
+
+
+@cache
+def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
+    """Return architecture -> family row, whose `modules` and `sizes` are its skeletons' and own;
+    those of a family with `languages` are completed by `with_language`."""
+    skeletons, families = (LANGUAGE, *_rows("skeletons")), _rows("families")
+    by_id = {skeleton["id"]: skeleton for skeleton in skeletons}
+    found: dict[str, Mapping[str, Any]] = {}
+    for family in families:
+        parts = [by_id[name] for name in family["skeletons"]]
+        whole = {**family, "modules": [*_modules(family, parts)],
+                 "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
+        found.update(dict.fromkeys(family["architectures"], whole))
+    return found
+
+
+def languages(family: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the architectures that a family's language model may have; none where the family's
+    own rows say what it is."""
+    return tuple(family.get("languages", [family["language"]] if "language" in family else []))
+
+
+def families_of(architecture: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the families that an architecture can be: one around each of its language models."""
+    family = families_by_architecture()[architecture]
+    for language in languages(family):
+        whole = with_language(architecture, language)
+        yield {**whole, "id": f"{family['id']} with {language}"}
+    yield from () if languages(family) else (family,)
+
+
+@cache
+def with_language(architecture: str, language: str) -> Mapping[str, Any]:
+    """Return the family of `architecture` around the family of its language model."""
+    known = families_by_architecture()
+    outer, inner = known[architecture], known[language]
+    inside = [_moved(row, outer) for row in inner["modules"]]
+    joined = {field: [*outer.get(field, ()), *inner.get(field, ())]
+              for field in ("defaults", "stacks", "renames", "replaced")}
+    merged = {field: {**inner.get(field, {}), **outer.get(field, {})}
+              for field in ("biases", "not_covered")}
+    return {**inner, **outer, **joined, **merged, "packed": inner.get("packed", {}),
+            "mapper": outer.get("mapper", bool(outer.get("renames")) or inner.get("mapper", True)),
+            "modules": [row for module in outer["modules"]
+                        for row in (inside if "language" in module else [module])],
+            "sizes": [*inner["sizes"], *outer["sizes"]], "complete": False}
+
+
+def _moved(row: Mapping[str, Any], outer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a module row of a language model at its place in the family around it."""
+    places: Mapping[str, str] = outer.get("paths", {"": outer.get("prefix", "")})
+
+    def moved(path: str) -> str:
+        old = next((old for old in places if path.startswith(old)), None)
+        return path if old is None else places[old] + path[len(old):]
+
+    return {**row, **{name: moved(row[name]) for name in ("path", "known_as") if row.get(name)}}
+
+
+def _rows(field: str) -> list[Mapping[str, Any]]:
+    names = (name for name in table_names() if name.startswith("families/"))
+    return [row for name in names for row in read_table(name).get(field, ())]
+
+
+def _modules(
+    family: Mapping[str, Any], skeletons: list[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of the family's modules, the text stack's under the family's prefix."""
+    features = (None, *family.get("features", ()))
+    for module in (m for skeleton in skeletons for m in skeleton["modules"]):
+        if "language" in module:
+            yield module
+        elif module.get("only") in features:
+            inner = module.get("stack", "text") == "text"
+            prefix = family.get("prefix", "") if inner else ""
+            yield {**module, **{name: prefix + module[name] for name in ("path", "known_as")
+                                if module.get(name)}}
