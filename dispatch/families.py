@@ -23,6 +23,8 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     """
     root = checkpoint.config
     architecture = _architecture(root, chosen)
+    whole = root
+    root = nested(root, families_by_architecture()[architecture].get("root", ()))
     family = _family(architecture, root)
     config = _filled(_text_config(family, root), family)
     _check_covered(config, root, family)
@@ -33,7 +35,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     layers = sizes["num_hidden_layers"]
     window, types = _window(config, family) or None, _layer_types(config, family, layers)
     return Structure(
-        architecture, family["id"], str(root.get("model_type", "")), layers, sizes,
+        architecture, family["id"], str(whole.get("model_type", "")), layers, sizes,
         bool(config.get("tie_word_embeddings", root.get("tie_word_embeddings", False))),
         modules, _packed(modules, family, config), str(config.get("hidden_act", "silu")),
         tuple(family.get("hidden_act", ())), family["source"],

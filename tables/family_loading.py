@@ -51,9 +51,9 @@ def with_language(architecture: str, language: str) -> Mapping[str, Any]:
     joined = {field: [*outer.get(field, ()), *inner.get(field, ())]
               for field in ("defaults", "stacks", "renames", "replaced")}
     merged = {field: {**inner.get(field, {}), **outer.get(field, {})}
-              for field in ("biases", "not_covered")}
-    return {**inner, **outer, **joined, **merged, "packed": inner.get("packed", {}),
-            "mapper": outer.get("mapper", bool(outer.get("renames")) or inner.get("mapper", True)),
+              for field in ("biases", "not_covered", "packed")}
+    mapper = outer.get("mapper", bool(outer.get("renames")) or inner.get("mapper", True))
+    return {**inner, **outer, **joined, **merged, "mapper": mapper,
             "modules": [row for module in outer["modules"]
                         for row in (inside if "language" in module else [module])],
             "sizes": [*inner["sizes"], *outer["sizes"]], "complete": False}

@@ -190,6 +190,8 @@ FAMILY: Row = {
     "packed_outside": Field("map", "packed_modules_mapping while the towers are built, where it "
                             "is not the language model's (empty: there is none)", required=False,
                             of=Field("list", "leaf names", of=Field("text", "a leaf"))),
+    "root": Field("list", "where the part of config.json stands that all of this is about; absent: "
+                  "it is the whole", required=False, of=Field("text", "a key of config.json")),
     "config": Field("list", "where the language model's fields stand in config.json",
                     required=False, of=Field("text", "a key of config.json")),
     "defaults": Field("list", "what config classes fill in for absent fields", required=False,
