@@ -102,8 +102,9 @@ class _Work:
             raise CheckpointError(f"config.json: {row['fields'][0]}", found=repr(value)[:60],
                                   wanted="the index of a layer, or a list of them")
         count = self.size(row["depth_of"]) or 0
-        return max(count + index + 1 if index < 0 else index + row.get("beyond", 0)
-                   for index in given)
+        deepest: int = max(count + index + 1 if index < 0 else index + row.get("beyond", 0)
+                           for index in given)
+        return deepest
 
     def _place(self, row: Row) -> Config:
         """Return where the row's fields stand; nothing where a default stands in for all of it."""
