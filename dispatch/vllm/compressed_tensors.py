@@ -35,8 +35,15 @@ def read(config: Config, context: Context) -> CtFields:
         group = _group(raw, name, config.get("format"), formats, act_order)
         targets.update(dict.fromkeys(raw["targets"], group))
     _check_sparsity(config.get("sparsity_config"))
-    return CtFields(targets, names(config, "ignore"), config.get("kv_cache_scheme"),
+    return CtFields(targets, names(config, "ignore"), _kv_scheme(config.get("kv_cache_scheme")),
                     read_transforms(config.get("transform_config")))
+
+
+def _kv_scheme(value: Any) -> Mapping[str, Any] | None:
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise CheckpointError("quantization config: kv_cache_scheme", wanted="an object",
+                          found=repr(value)[:60])
 
 
 def _is_names(value: Any) -> bool:

@@ -38,8 +38,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "zero_point": ("true or false", lambda value: value is not None and _flag(value)),
     "ignore": ("a list of names", lambda value: isinstance(value, list)),
     **dict.fromkeys(("activation_scheme", "format"), ("text", _text)),
-    **dict.fromkeys(("dynamic", "config_groups", "kv_cache_scheme", "sparsity_config"),
-                    ("an object", _object)),
+    **dict.fromkeys(("dynamic", "config_groups", "sparsity_config"), ("an object", _object)),
     "weight_block_size": ("a list of positive whole numbers", _sizes),
 }
 """Field -> what its value must be, in words and as a test. Another type makes the engine crash or

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asking import AWQ_PARTS, FP8_PARTS, ask, found, only, starts, stored
+from asking import AWQ_PARTS, FP8_PARTS, ask, found, only, quantization, starts, stored
 
 MISSING, NOT_LOADED = "kv-scales-missing", "kv-scales-not-loaded"
 
@@ -84,3 +84,10 @@ def test_a_value_scale_without_a_key_scale() -> None:
     one = {**stored(FP8_PARTS), **scales("k_scale")}
     assert found(ask("fp8-dynamic", "8.9", kv_cache_dtype="fp8", tensors=one),
                  "kv-scale-without-key") == []
+
+
+def test_the_kv_scheme_of_an_autofp8_checkpoint_is_not_read() -> None:
+    """AutoFP8 writes text; only compressed-tensors and ModelOpt configs read the field (fp8.py:
+    Fp8Config.from_config)."""
+    answer = ask(quantization("fp8-static", kv_cache_scheme="static"), "8.9").to_dict()
+    assert (answer["outcome"], answer["kv_cache"]["resolved"]) == ("ok", "auto")
