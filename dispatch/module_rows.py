@@ -42,8 +42,8 @@ class ModuleRows:
         return self._sized[key]
 
     def modules(self) -> Iterator[Module]:
-        """Yield the module of every row that this config has layers for."""
-        for row in self.family["modules"]:
+        """Yield the module of every row that this config has layers for, as they are built."""
+        for row in _in_order(self.family):
             for layers, sizes in self._places(row):
                 present = "has" not in row or sizes.get(row["has"])
                 if present and not sizes.get(row.get("lacks", "")):
@@ -97,7 +97,16 @@ def _module(
         tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
         bool(row.get("sequence_parallel")), row.get("aligned", 1),
         bool(row.get("whole_blocks")), sizes.get(row.get("replicated_unless", "")),
-        row.get("known_under", {}))
+        row.get("known_under", {}), row.get("kind") in family.get("built_last", ()))
+
+
+def _in_order(family: Row) -> list[Row]:
+    """Return the family's rows, those of the kinds in `built_last` after all other layers'."""
+    kinds = family.get("built_last", ())
+    last = [row for row in family["modules"] if row.get("kind") in kinds]
+    rows = [row for row in family["modules"] if row.get("kind") not in kinds]
+    end = 1 + max((i for i, row in enumerate(rows) if "*" in row["path"]), default=-1)
+    return [*rows[:end], *last, *rows[end:]]
 
 
 HOW_BUILT = {"VocabParallelEmbedding": "embedding", "ParallelLMHead": "head"}

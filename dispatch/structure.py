@@ -53,7 +53,7 @@ class Module(NamedTuple):
     and with `whole_blocks` the size that ranks cut to whole weight blocks;
     `before` and `after` are the rules that its class asks around building it; no rank cuts it
     where ranks do not divide `replicated_unless`; `known_under` are the names that it has under
-    some config classes instead.
+    some config classes instead; with `built_last` it stands in every layer before any is built.
     """
 
     path: str
@@ -82,6 +82,7 @@ class Module(NamedTuple):
     whole_blocks: bool = False
     replicated_unless: int | None = None
     known_under: Mapping[str, str] = {}
+    built_last: bool = False
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""
@@ -158,10 +159,15 @@ class Structure(NamedTuple):
 
     def sites(self) -> Iterator[tuple[Module, int | None]]:
         """Yield every module with its layer index, in the order in which the engine builds them."""
-        for stack, group in groupby(self.modules, lambda m: m.stack if m.per_layer else None):
+        for key, group in groupby(self.modules, _built_with):
             modules = list(group)
-            if stack is None:
+            if key is None:
                 yield from ((module, None) for module in modules)
                 continue
             for index in sorted({index for m in modules for index in m.layers}):
                 yield from ((m, index) for m in modules if index in m.layers)
+
+
+def _built_with(module: Module) -> tuple[str, bool] | None:
+    """Return what modules share that the engine builds layer by layer; None outside of layers."""
+    return (module.stack, module.built_last) if module.per_layer else None

@@ -214,6 +214,9 @@ FAMILY: Row = {
                          of=Field("text", "a model_type")),
     "even_heads": Field("list", "model types whose config class wants an even head_dim",
                         required=False, of=Field("text", "a model_type")),
+    "built_last": Field("list", "kinds of modules that the engine builds for all layers after it "
+                        "built the layers' other modules", required=False,
+                        of=Field("text", "a kind")),
     "embedding": Field("text", "how the engine builds the embedding: unnamed, with the "
                        "quantization config but without its path; plain, without either; absent: "
                        "with both", required=False, choices=("unnamed", "plain")),
