@@ -188,6 +188,11 @@ KV_CACHE: Row = {
         "boundary_layers": Field("int", "layers at each end that keep the model's dtype"),
         "flash_version": Field("int", "the version that FlashAttention is held to"),
         "source": Field("text", "engine file:symbol"),
+        "unidentified": Field("row", "hybrids whose config does not say which layers attend", of={
+            "families": Field("list", "families", of=Field("text", "a family's id")),
+            "type": Field("text", "the engine's exception"),
+            "says": Field("text", "its text"),
+        }),
     }),
     "changes": Field("list", "the engine's own changes for a model", of={
         "architectures": Field("list", "of these models", of=Field("text", "an architecture")),

@@ -73,6 +73,15 @@ def skipped(context: Context, dtype: str) -> tuple[str, ...]:
     return (*asked, *(str(index) for index in boundary))
 
 
+def check_packed(context: Context) -> None:
+    """Refuse a packed dtype for a hybrid whose attention layers the engine cannot name."""
+    row = context.table["kv_cache"]["packed"]
+    named, dtype = row["unidentified"], context.deployment.kv_cache_dtype
+    if is_packed(context.table, dtype) and context.structure.family in named["families"]:
+        raise refuse("flags", named["type"], named["says"], None, row["source"],
+                     hint="Drop --kv-cache-dtype.")
+
+
 def check_model(context: Context, dtype: str) -> None:
     """Refuse dtypes that the engine refuses for models of latent attention as a whole."""
     row, states = context.table["kv_cache"]["mla_refuses"], context.table["attention"]["modules"]

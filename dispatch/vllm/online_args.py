@@ -34,12 +34,12 @@ class OnlineArgs(NamedTuple):
 
 def given_args(table: Table, deployment: Deployment) -> OnlineArgs | None:
     """Return --quantization-config, with the shorthand that --quantization names beneath it; None
-    where it is not given. Raises UsageError for what is no such config, and refuses names that the
-    engine does not have."""
+    where neither is given. Raises UsageError for what is no such config, and refuses names that
+    the engine does not have."""
+    row = _shorthands(table).get(deployment.quantization or "")
     if deployment.quantization_config is None:
-        return None
-    return _over(table, read(table, deployment.quantization_config),
-                 _shorthands(table).get(deployment.quantization or ""))
+        return None if row is None else _shorthand(row)
+    return _over(table, read(table, deployment.quantization_config), row)
 
 
 def served_args(table: Table, name: str, given: OnlineArgs | None) -> OnlineArgs | None:

@@ -45,6 +45,7 @@ from quantplan.dispatch.vllm.experts.mega import check_model, native
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.flags import check_flags
 from quantplan.dispatch.vllm.float_kv import check_float_kv
+from quantplan.dispatch.vllm.kv_cache import check_packed
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.of_version import of_version
@@ -86,6 +87,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_method(table, named)
         readable("VLLM_BATCH_INVARIANT", facts)
         check_float_kv(context)
+        check_packed(context)
         backend_name(table, deployment)
         _check_heads(structure, deployment.tp)
         check_experts(context)
