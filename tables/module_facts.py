@@ -15,6 +15,8 @@ ATTENTION_FACTS: Mapping[str, str] = {
     "softcap": "cap of the logits; absent or 0: none",
     "mm_prefix": "true, or the text vision: image tokens attend to each other",
     "causal": "false: encoder-only attention",
+    "without_cache_config": "true: the class does not pass the cache config, so --kv-cache-dtype "
+                            "does not reach the layer",
     "topk_blocks": "blocks that sparse attention chooses",
     "sparse_block": "tokens of a block that sparse attention chooses",
     "q_lora_rank": "features of the query's latent",

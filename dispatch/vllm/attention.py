@@ -102,7 +102,7 @@ def _choose(
 ) -> Choice:
     asked, dtype = dtypes
     attention = context.table["attention"]
-    heads = kv_cache.per_head(scheme) and not module.get("early")
+    heads = kv_cache.per_head(scheme) and not (module.get("early") or module.get("mla"))
     facts = attention_facts(context, site, module, asked, heads)
     name = _list(module, site.module.facts)
     selection = select(attention, name, facts)

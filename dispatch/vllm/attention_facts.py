@@ -47,7 +47,8 @@ def _nature(context: Context, own: Row, module: Row) -> Facts:
     is_mla = bool(module.get("mla"))
     sparse = bool(module.get("sparse") or own.get("index_topk"))
     encoder_only = own.get("causal") is False
-    windowed = window(context, own) is not None
+    tokens = own.get("window") if is_mla else window(context, own)
+    windowed = tokens is not None
     return {
         "attn.kind": _kind(is_mla, encoder_only, windowed and not module.get("early")),
         "attn.mla": is_mla, "attn.gqa": not is_mla, "attn.sparse": sparse,
@@ -55,7 +56,7 @@ def _nature(context: Context, own: Row, module: Row) -> Facts:
         "attn.mm_prefix": own.get("mm_prefix") in (True, "vision") or (
             context.structure.model_type in context.table["attention"]["mm_prefix"]["model_types"]),
         "attn.sliding_window": windowed,
-        "attn.window": window(context, own),
+        "attn.window": tokens,
         "attn.softcap": bool(own.get("softcap")), "attn.rswa": False,
         "attn.encoder_only": encoder_only,
         "attn.type": "ENCODER_ONLY" if encoder_only else "DECODER",

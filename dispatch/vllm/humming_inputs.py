@@ -96,7 +96,7 @@ def _own_input(found: Config) -> Given:
     scaled = number_format(scale) if scale is not None else None
     if mode is not None and mode not in modes:
         raise Fault("ValueError", f"{mode!r} is not a valid InputQuantizationMode")
-    return Given(Input(name, int(found.get("input_scale_group_size", 0)), scaled, mode))
+    return Given(Input(name, int(found.get("input_scale_group_size") or 0), scaled, mode))
 
 
 INPUTS: Mapping[str, Callable[[Config], Given]] = {

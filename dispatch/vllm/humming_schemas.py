@@ -205,7 +205,7 @@ def _quark(found: Config) -> Stored:
 
 
 def _own(found: Config) -> Stored:
-    dtype, group = number_format(found["b_dtype"]), int(found.get("weight_scale_group_size", 0))
+    dtype, group = number_format(found["b_dtype"]), count(found, "weight_scale_group_size")
     scale = found.get("bs_dtype")
     kind = _scale_type(found, group)
     _check_second_scale(found, kind)
@@ -214,15 +214,25 @@ def _own(found: Config) -> Stored:
     weight = Weight(dtype, max(group, 0) if kind != "tensor" else 0,
                     number_format(scale) if scale else None, zero)
     return Stored(weight, group, late=Fault("AssertionError") if gap else None, scales=Scales(
-        kind, int(found.get("weight_scale_group_size_n", 0)),
+        kind, count(found, "weight_scale_group_size_n"),
         "float32" if kind == "block" else weight.scale, found.get("weight_scale_2_type") or "none",
-        int(found.get("hadamard_block_size", 0)), bool(found.get("is_fp_zero_point"))))
+        int(found.get("hadamard_block_size") or 0), bool(found.get("is_fp_zero_point"))))
+
+
+def count(found: Config, name: str) -> int:
+    """Return a whole number of a config, 0 where it is absent; what is none is compared with one
+    by the package, which raises."""
+    value = found.get(name, 0)
+    if not isinstance(value, int):
+        raise Fault("TypeError", f"'>' not supported between instances of "
+                    f"'{type(value).__name__}' and 'int'")
+    return value
 
 
 def _scale_type(found: Config, group: int) -> str | None:
     kind = found.get("weight_scale_type")
     if kind is None:
-        if found.get("weight_scale_group_size_n", 0) > 1:
+        if count(found, "weight_scale_group_size_n") > 1:
             return "block"
         return "channel" if group == 0 else "group" if group > 0 else None
     if kind not in ("group", "block", "channel", "tensor"):

@@ -92,7 +92,10 @@ def check_model(context: Context, dtype: str) -> None:
 
 
 def layer_dtype(context: Context, site: Site) -> str:
-    """Return the cache dtype of a layer: the run's, or auto where the layer is left alone."""
+    """Return the cache dtype of a layer: the run's, or auto where the layer is left alone or its
+    class does not pass the run's on; a checkpoint's scheme makes FP8 of that."""
+    if site.module.facts.get("without_cache_config"):
+        return "fp8" if context.facts["kv.scheme"] else "auto"
     kind, skip = scales_kind(context.table, site.module.module), context.facts["kv.skip_layers"]
     windowed = kind == "attention" and window(context, site.module.facts) is not None
     alone = str(site.layer_index) in skip or (windowed and "sliding_window" in skip)
