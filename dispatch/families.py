@@ -162,11 +162,9 @@ def _check_heads(
         return
     hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     head_dim = sizes["head_dim"]
-    whole = model_type in family.get("whole_heads", ())
-    if head_dim < 1 or (whole and hidden % heads):
-        least = "a multiple of" if whole else "at least"
+    if head_dim < 1:
         raise CheckpointError("config.json: hidden_size", found=str(hidden),
-                              wanted=f"{least} num_attention_heads ({heads})")
+                              wanted=f"at least num_attention_heads ({heads})")
     if model_type in family.get("even_heads", ()) and head_dim % 2:
         raise CheckpointError("config.json: head_dim", found=str(head_dim),
                               wanted="an even size, for rotary embeddings")

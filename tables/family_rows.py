@@ -209,9 +209,6 @@ FAMILY: Row = {
                     required=False, of=Field("list", "leaf names", of=Field("text", "a leaf"))),
     "packed_if": Field("map", "fused name -> config field without which it is not in "
                        "packed_modules_mapping", required=False, of=Field("text", "a field")),
-    "whole_heads": Field("list", "model types whose config class wants hidden_size to be a "
-                         "multiple of the heads; others round down", required=False,
-                         of=Field("text", "a model_type")),
     "even_heads": Field("list", "model types whose config class wants an even head_dim",
                         required=False, of=Field("text", "a model_type")),
     "built_last": Field("list", "kinds of modules that the engine builds for all layers after it "

@@ -13,6 +13,16 @@ TRANSFORMERS_DOCUMENT: Row = {
     "model_types": Field("list", "model types that have a config class", required=False,
                          of=Field("text", "a model_type")),
     "model_types_source": Field("text", "file:symbol of the package", required=False),
+    "config_laws": Field("list", "what config classes want of their fields", required=False, of={
+        "model_types": Field("list", "of these config classes", of=Field("text", "a model_type")),
+        "product": Field("list", "fields whose product is asked about", of=Field("text", "a field")),
+        "multiple_of": Field("list", "it is a multiple of the product of these", required=False,
+                             of=Field("text", "a field")),
+        "equals": Field("list", "it is the product of these", required=False,
+                        of=Field("text", "a field")),
+        "says": Field("text", "the refusal; {product} and {other} are the two"),
+        "source": Field("text", "file:symbol of the package"),
+    }),
     "classes": Field("list", "model classes", required=False, of=Field("text", "a class name")),
     "classes_source": Field("text", "which names of the package these are", required=False),
 }
@@ -22,6 +32,12 @@ TRANSFORMERS_DOCUMENT: Row = {
 def transformers_types(version: str) -> frozenset[str]:
     """Return the model types that a Transformers version has a config class for."""
     return frozenset(read_table(f"transformers/{version}")["model_types"])
+
+
+def transformers_laws(version: str) -> list[Row]:
+    """Return what a Transformers version's config classes want of their fields."""
+    found: list[Row] = read_table(f"transformers/{version}")["config_laws"]
+    return found
 
 
 @cache

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.tables.errors import NotKnownError
-from quantplan.tables.transformers_rows import transformers_classes, transformers_types
+from quantplan.tables.transformers_rows import (
+    transformers_classes,
+    transformers_laws,
+    transformers_types,
+)
 
 CONFIG_SOURCE = "transformers_utils/config.py:get_config"
 
@@ -17,6 +24,7 @@ def check_start(table: Table, checkpoint: Checkpoint, deployment: Deployment) ->
     """Refuse a model type that neither the engine nor Transformers knows, code that is not trusted,
     and architectures that left the engine."""
     _check_type(table, checkpoint, deployment)
+    _check_laws(table, checkpoint)
     named = checkpoint.config.get("architectures") or ()
     if named and architecture(table, named) is None:
         _refuse_architectures(table, named)
@@ -71,6 +79,29 @@ def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) ->
     raise refuse("config fields", "ValidationError", _unrecognised(str(model_type)), None,
                  CONFIG_SOURCE,
                  hint="This model needs a newer engine, or config code of its own (auto_map).")
+
+
+def _check_laws(table: Table, checkpoint: Checkpoint) -> None:
+    """Refuse fields that the config class of their model type refuses."""
+    root = checkpoint.config
+    for row in transformers_laws(table["model_types"]["transformers"]):
+        for config in (root.get("text_config"), root):
+            if isinstance(config, Mapping) and config.get("model_type") in row["model_types"]:
+                _check_law(row, config)
+
+
+def _check_law(row: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    others = row.get("multiple_of") or row["equals"]
+    sides = [[config.get(name) for name in names] for names in (row["product"], others)]
+    if not all(isinstance(value, int) for side in sides for value in side):
+        return
+    product, other = prod(sides[0]), prod(sides[1])
+    if (other and product % other) if "multiple_of" in row else product != other:
+        text = fill(row["says"], {"product": product, "other": other})
+        raise refuse("config fields", "StrictDataclassClassValidationError",
+                     f"Class validation error for validator 'validate_architecture':\n    "
+                     f"ValueError: {text}", None, row["source"],
+                     hint=f"config.json: {', '.join((*row['product'], *others))}.")
 
 
 def _untrusted(name: str) -> str:

@@ -142,12 +142,37 @@ def test_qwen2_takes_an_odd_head_size() -> None:
 @pytest.mark.parametrize("model", [{**LLAMA, "hidden_size": 4100},
                                    {**LLAMA, "hidden_size": 4100, "head_dim": 128}])
 def test_llama_wants_whole_heads(model: dict[str, Any]) -> None:
-    """LlamaConfig.validate_architecture: "not a multiple of the number of attention heads", whether
-    or not head_dim is given."""
-    with pytest.raises(CheckpointError) as raised:
-        ask(None, "8.9", model=model)
-    assert str(raised.value) == ("config.json: hidden_size; wanted a multiple of "
-                                 "num_attention_heads (32); found 4100")
+    """LlamaConfig.validate_architecture, whether or not head_dim is given."""
+    assert _config_refused(model) == (
+        "ValueError: The hidden size (4100) is not a multiple of the number of attention heads "
+        "(32).")
+
+
+@pytest.mark.parametrize("model, text", [
+    ({"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "hidden_size": 2880,
+      "expand": 2, "num_heads": 128, "head_dim": 64},
+     "Inconsistent configuration: hidden_size * expand (5760) must equal num_heads * head_dim "
+     "(8192)."),
+    ({"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": 2048,
+      "num_attention_heads": 28},
+     "The hidden size is not divisible by the number of attention heads! Make sure to update "
+     "them!"),
+    ({"model_type": "granitemoehybrid", "architectures": ["GraniteMoeHybridForCausalLM"],
+      "hidden_size": 2880, "mamba_expand": 2, "mamba_n_heads": 64, "mamba_d_head": 64},
+     "The dimensions for the Mamba head state do not match the model intermediate_size"),
+])
+def test_config_classes_refuse_sizes(model: dict[str, Any], text: str) -> None:
+    """Transformers 5.19.0: validate_architecture of Mamba2Config, GPTNeoXConfig and
+    GraniteMoeHybridConfig."""
+    assert _config_refused(model) == f"ValueError: {text}"
+
+
+def _config_refused(model: dict[str, Any]) -> str:
+    error = ask(None, "8.9", model=model).trace.error
+    assert error is not None and error.type == "StrictDataclassClassValidationError"
+    head, text = error.message.split("\n    ")
+    assert head == "Class validation error for validator 'validate_architecture':"
+    return text
 
 
 @pytest.mark.parametrize("family", [LLAMA, MISTRAL])

@@ -175,7 +175,10 @@ def _kernels(linear: Any) -> set[Any]:
 
 
 def _prefix(parameters: inspect.Signature, layer: Any, given: Any, named: Any) -> str | None:
-    """Return the layer's path, as its constructor was told."""
+    """Return the layer's path, as its constructor was told; none of an embedding, which a refusal
+    does not name as no linear layer."""
+    if type(layer).__name__ == "VocabParallelEmbedding":
+        return None
     with suppress(TypeError):
         arguments = parameters.bind_partial(layer, *given, **named).arguments
         for name in ("prefix", "layer_name"):
