@@ -15,7 +15,8 @@ TRANSFORMERS_DOCUMENT: Row = {
     "model_types_source": Field("text", "file:symbol of the package", required=False),
     "config_laws": Field("list", "what config classes want of their fields", required=False, of={
         "model_types": Field("list", "of these config classes", of=Field("text", "a model_type")),
-        "product": Field("list", "fields whose product is asked about", of=Field("text", "a field")),
+        "product": Field("list", "fields whose product is asked about",
+                         of=Field("text", "a field")),
         "multiple_of": Field("list", "it is a multiple of the product of these", required=False,
                              of=Field("text", "a field")),
         "equals": Field("list", "it is the product of these", required=False,
