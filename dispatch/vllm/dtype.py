@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quantplan.dispatch.facts import Checkpoint, Gpu
 from quantplan.dispatch.trace import EngineError
 from quantplan.dispatch.vllm.context import Table, refuse
@@ -59,12 +61,20 @@ def dtype_refused(gpu: Gpu, dtype: str) -> EngineError | None:
         hint="Pass --dtype float16.")
 
 
+PARTS = ("vision_config", "encoder_config")
+"""Where the dtype is looked for after the config itself and its text part."""
+
+
 def own_dtype(checkpoint: Checkpoint) -> str:
-    """Return the dtype that the config gives, or that its tensors can all be cast to without loss
+    """Return the dtype that the config gives, else the first of its parts that gives one, else the
+    one that its tensors can all be cast to without loss
     (transformers_utils/model_arch_config_convertor.py:
     ModelArchConfigConvertorBase.get_torch_dtype)."""
-    config = checkpoint.text_config
-    own = config.get("dtype") or config.get("torch_dtype")
+    config = checkpoint.config
+    parts = (config, checkpoint.text_config, *(config.get(name) for name in PARTS))
+    given = (part.get("dtype") or part.get("torch_dtype") for part in parts
+             if isinstance(part, Mapping))
+    own = next((found for found in given if found is not None), None)
     if own is None:
         return _stored_dtype(checkpoint)
     name = str(own).replace("torch.", "")

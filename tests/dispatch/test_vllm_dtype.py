@@ -12,7 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, ask, found, only, starts, stored
+from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.trace import Finding
+from quantplan.dispatch.vllm.dtype import own_dtype
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 
 NO_DTYPE = {**LLAMA, "torch_dtype": None}
@@ -38,6 +40,20 @@ def in_dtype(dtype: str, **changes: str) -> dict[str, str]:
 def test_the_config_s_dtype(fields: dict[str, Any], dtype: str) -> None:
     """config/model.py:_resolve_auto_dtype: a float32 model is computed in bfloat16."""
     assert ask(None, "8.9", model={**LLAMA, **fields}).trace.dtype == dtype
+
+
+@pytest.mark.parametrize("own, text, vision, dtype", [
+    ("float16", "bfloat16", None, "float16"), ("bfloat16", "float16", None, "bfloat16"),
+    ("float32", "float16", None, "float32"), ("float16", None, None, "float16"),
+    (None, "float16", "bfloat16", "float16"), (None, None, "float16", "float16"),
+    (None, None, None, "float32")])
+def test_a_wrapper_s_own_dtype_stands_before_its_parts(
+    own: str | None, text: str | None, vision: str | None, dtype: str
+) -> None:
+    """model_arch_config_convertor.py:get_torch_dtype; AutoAWQ writes float16 into the root only."""
+    wrapper = {"torch_dtype": own, "text_config": {"dtype": text},
+               "vision_config": {"torch_dtype": vision}}
+    assert own_dtype(Checkpoint("wrapper", "mapping", wrapper)) == dtype
 
 
 @pytest.mark.parametrize("capability, dtype", [("7.5", "float16"), ("8.9", "bfloat16")])
