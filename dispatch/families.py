@@ -37,13 +37,14 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     return Structure(
         architecture, family["id"], str(whole.get("model_type", "")), layers, sizes,
         bool(config.get("tie_word_embeddings", root.get("tie_word_embeddings", False))),
-        modules, _packed(modules, family, config), str(config.get("hidden_act", "silu")),
+        modules, _packed(modules, family, config), _activation(config, family),
         tuple(family.get("hidden_act", ())), family["source"],
         window if types is None or set(types) == {"sliding_attention"} else None,
         types, config.get("max_window_layers", family.get("max_window_layers")),
         bool(family.get("complete")), "config" in family, read_renames(family.get("renames", ())),
         tuple(family.get("replaced", ())), family.get("mapper", True),
         bool(family.get("sequence_parallel")), family.get("packed_outside"),
+        family.get("act_says", Structure._field_defaults["acts_said"]),
     )
 
 
@@ -90,6 +91,10 @@ def _check_covered(
     if config.get("dual_chunk_attention_config"):
         raise NotKnownError("dual_chunk_attention_config",
                             hint="Dual chunk attention is not in this version's table yet.")
+
+
+def _activation(config: Mapping[str, Any], family: Mapping[str, Any]) -> str:
+    return str(config.get(family.get("act_field", "hidden_act"), "silu"))
 
 
 def _packed(

@@ -92,14 +92,16 @@ def listed_or_named(row: Row, config: Config, count: int) -> list[str]:
 
 
 def listed_or_every(row: Row, config: Config, count: int) -> list[str]:
-    """As `listed`; without a list every `interval`-th layer has full attention, and of `first`
-    layers, which are counted alone, every `first_interval`-th."""
+    """As `listed`; without a list every `interval`-th layer has full attention (the first one
+    `shift` layers earlier), and of `first` layers, which are counted alone, every
+    `first_interval`-th."""
     if _given(row, config, "types") is not None:
         return listed(row, config, count)
     interval, first = max(1, _number(row, config, "interval")), _given(row, config, "first") or 0
     short = max(1, _given(row, config, "first_interval") or 1)
+    shift = _given(row, config, "shift") or 0
     sliding, full = row["kinds"].values()
-    return [sliding if (index + 1) % every else full
+    return [sliding if (index + 1 + shift) % every else full
             for every, layers in ((short, first), (interval, count - first))
             for index in range(layers)]
 

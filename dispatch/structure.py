@@ -121,7 +121,8 @@ class Structure(NamedTuple):
     has a mapper, whether or not it renames anything, `wrapper` that the class reads text_config,
     `sequence_parallel` that its experts can split tokens over tensor parallel ranks;
     `packed_outside` is `packed` as the engine has it while it builds the other stacks than the
-    language model's, None where that is the same.
+    language model's, None where that is the same; `acts_said` is how the class words
+    `accepted_acts`.
     """
 
     architecture: str
@@ -145,6 +146,7 @@ class Structure(NamedTuple):
     mapped: bool = True
     sequence_parallel: bool = False
     packed_outside: Mapping[str, tuple[str, ...]] | None = None
+    acts_said: str = "silu is supported for now"
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""

@@ -98,6 +98,8 @@ FACTS = {
     "flex.spare_m", "flex.spare_n", "attn.backend", "attn.sparse_block",
     "attn.heads", "attn.kv_heads", "attn.group", "attn.head_dim", "attn.topk_blocks", "attn.mla",
     "attn.padded_heads", "attn.window",
+    "attn.alibi", "attn.alibi_sqrt", "attn.lookback",
+    "attn.lookback_said",
     "attn.gqa", "attn.sparse", "attn.dense", "attn.sinks", "attn.mm_prefix",
     "attn.sliding_window", "attn.softcap", "attn.rswa", "attn.encoder_only", "attn.type",
     "attn.non_causal", "attn.block_size", "attn.block_given", "attn.cache_block",
@@ -107,7 +109,7 @@ FACTS = {
     "kv.per_head_scales", "kv.run_dtype", "kv.run_quantized", "kv.run_fp8",
     "flash.head", "flash.shape", "flash.paged", "flash.two_sizes", "flash.page_fits",
     "flash.version", "flash.any_head_version", "flash.two_size_version", "flash.page_version",
-    "flash.fp8_kv", "flash.any_head_fp8_kv",
+    "flash.fp8_kv", "flash.built_fp8_kv", "flash.any_head_fp8_kv",
 }
 """Facts of attention besides lib.* and env.*: dispatch/vllm/attention_facts.py,
 flash_attention.py, attention_args.py and kv_cache.py."""

@@ -16,6 +16,8 @@ from quantplan.dispatch.vllm.flash_attention import flash_facts
 Facts = dict[str, Any]
 Row = Mapping[str, Any]
 MLA_SIZES = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "index_topk")
+PASSED = ("sinks", "softcap", "alibi", "alibi_sqrt", "lookback", "lookback_said")
+"""Facts that are whether the class passes the engine's attention something."""
 
 
 def attention_facts(
@@ -52,12 +54,12 @@ def _nature(context: Context, own: Row, module: Row) -> Facts:
     return {
         "attn.kind": _kind(is_mla, encoder_only, windowed and not module.get("early")),
         "attn.mla": is_mla, "attn.gqa": not is_mla, "attn.sparse": sparse,
-        "attn.dense": not sparse, "attn.sinks": bool(own.get("sinks")),
+        "attn.dense": not sparse,
+        **{f"attn.{name}": bool(own.get(name)) for name in PASSED},
         "attn.mm_prefix": own.get("mm_prefix") in (True, "vision") or (
             context.structure.model_type in context.table["attention"]["mm_prefix"]["model_types"]),
         "attn.sliding_window": windowed,
-        "attn.window": tokens,
-        "attn.softcap": bool(own.get("softcap")), "attn.rswa": False,
+        "attn.window": tokens, "attn.rswa": False,
         "attn.encoder_only": encoder_only,
         "attn.type": "ENCODER_ONLY" if encoder_only else "DECODER",
     }

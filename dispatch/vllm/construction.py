@@ -38,11 +38,9 @@ def activation(context: Context, site: Site) -> None:
     structure = context.structure
     acts = structure.accepted_acts
     if acts and structure.hidden_act not in acts:
-        only = ("silu is supported for now" if len(acts) == 1 else
-                f"{' and '.join(acts)} are supported")
         raise refuse("layer assignment", "ValueError",
-                     f"Unsupported activation: {structure.hidden_act}. Only {only}.", site.path,
-                     structure.source)
+                     f"Unsupported activation: {structure.hidden_act}. Only "
+                     f"{structure.acts_said}.", site.path, structure.source)
 
 
 def experts_per_rank(context: Context, site: Site) -> None:

@@ -15,11 +15,13 @@ E5M2 = "fp8_e5m2"
 
 def flash_facts(flash: Row, facts: Facts, head: int, value_head: int) -> dict[str, Any]:
     """Return flash.*: the versions that the engine finds when it asks for this head size, for both
-    head sizes, without one, and without a block size; and which caches they read. 0: none runs."""
+    head sizes, without one, and without a block size; and which caches they read. 0: none runs.
+    Selection does not tell of ALiBi; flash.built_fp8_kv is what the constructor finds."""
     block = facts["attn.block_size"]
     fits = block is None or block % flash["page"] == 0
-    here = {**facts, **_shape(head, head), "flash.paged": True, "flash.page_fits": fits}
-    whole = {**facts, **_shape(head, value_head), "flash.paged": False, "flash.page_fits": True}
+    built = {**facts, **_shape(head, head), "flash.paged": True, "flash.page_fits": fits}
+    here = {**built, "attn.alibi": False}
+    whole = {**here, **_shape(head, value_head), "flash.paged": False, "flash.page_fits": True}
     bare = {**whole, "flash.head": None, "flash.shape": "", "flash.two_sizes": False}
     page = {**here, "flash.page_fits": True, "attn.sinks": False}
     version, any_head = flash_version(flash, here), flash_version(flash, bare)
@@ -29,6 +31,7 @@ def flash_facts(flash: Row, facts: Facts, head: int, value_head: int) -> dict[st
         "flash.two_size_version": flash_version(flash, whole),
         "flash.page_version": flash_version(flash, page),
         "flash.fp8_kv": _reads_fp8(flash, version, here),
+        "flash.built_fp8_kv": _reads_fp8(flash, flash_version(flash, built), built),
         "flash.any_head_fp8_kv": _reads_fp8(flash, any_head, bare),
     }
 

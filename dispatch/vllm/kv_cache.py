@@ -48,7 +48,8 @@ def run_facts(context: Context, auto: str | None, scheme: Row | None) -> dict[st
     table = context.table
     asked = kv_dtype(context.deployment.kv_cache_dtype, None, auto)
     dtype = configured(context, asked)
-    attends = any(scales_kind(table, m.module) == "attention" for m in context.structure.modules)
+    attends = any(m.quantized and scales_kind(table, m.module) == "attention"
+                  for m in context.structure.modules)
     run = kv_dtype(dtype, scheme if attends else None)
     return {"kv.asked": asked, "kv.configured": dtype, "kv.scheme": scheme is not None,
             "kv.run_dtype": run, "kv.run_quantized": is_quantized(table, run),

@@ -172,10 +172,14 @@ def _build(context: Context, serving: Serving) -> Iterator[Layer]:
             check_rules(module.after, context, site)
 
 
+ONE_COLUMN = "ColumnParallelLinear"
+"""Classes of several outputs assert all of them at once, without words."""
+
+
 def _check_division(context: Context, site: Site) -> None:
     if not site.shard.divides:
         text = ""
-        if site.module.split in ("row", "vocab"):
+        if site.module.split in ("row", "vocab") or site.module.module == ONE_COLUMN:
             whole = site.shard.k_full if site.module.split == "row" else site.shard.n_full
             text = f"{whole} is not divisible by {context.deployment.tp}"
         raise refuse("shapes under TP", "AssertionError", text, site.module_path,

@@ -209,9 +209,9 @@ def test_an_engine_without_any_table_names_those_with_one(run: Any) -> None:
 
 
 def test_an_unknown_family_is_named(run: Any, tmp_path: Path) -> None:
-    path = write(tmp_path, {**LLAMA, "architectures": ["TeleFLMForCausalLM"]})
+    path = write(tmp_path, {**LLAMA, "architectures": ["HrmTextForCausalLM"]})
     line = one_line(run("explain", path, *GPU), 4, "not-known")
-    assert "no family row for the architecture TeleFLMForCausalLM" in line
+    assert "no family row for the architecture HrmTextForCausalLM" in line
 
 
 def test_a_refusal_of_one_engine_prints_nothing_of_another(run: Any) -> None:

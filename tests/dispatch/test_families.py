@@ -148,7 +148,7 @@ def test_the_architecture_decides(changes: dict[str, Any], architecture: str, fa
     ({"architectures": ["BambooForCausalLM"]}, "BambooForCausalLM"),
     ({"architectures": ["A", "B"]}, "A"),
     ({"architectures": ["BambooForCausalLM", "LlamaForCausalLM"]}, "BambooForCausalLM"),
-    ({"architectures": None, "model_type": "gpt2"}, "model_type gpt2"),
+    ({"architectures": None, "model_type": "bamboo"}, "model_type bamboo"),
     ({"architectures": None, "model_type": None}, "model_type None")])
 def test_an_unknown_family_is_named_never_guessed(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(NotKnownError) as raised:

@@ -1,6 +1,5 @@
-"""Wrappers around language models against vLLM 0.32.0: wrapper_answers.jsonl holds, per quantized
-config, what the engine decided for every layer (indices, method, kernel, attention backend), or its
-error. Which language models a wrapper takes is tested here too."""
+"""Wrappers around language models: which of these a wrapper takes, and where its tower ends. Their
+configs are those of wrapper_answers.jsonl (test_family_answers.py)."""
 
 from __future__ import annotations
 
@@ -13,29 +12,8 @@ from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.tables.errors import NotKnownError
 
-from quantplan import explain
-
 LINES = (Path(__file__).parent / "wrapper_answers.jsonl").read_text(encoding="utf-8").splitlines()
 ROWS = [json.loads(line) for line in LINES]
-
-
-def decided(layers: list[dict[str, Any]]) -> dict[tuple[str, int | None], list[str | None]]:
-    """Return (path, layer) -> method, kernel and attention backend, without embeddings."""
-    return {(row["path"], index): [row["method"], row["kernel"], row.get("attn_backend")]
-            for row in layers if row["module"] != "VocabParallelEmbedding"
-            for index in row["indices"] or (None,)}
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["id"]))
-def test_layers_are_served_as_the_engine_serves_them(row: dict[str, Any]) -> None:
-    found = explain(row["config"], engine="vllm", engine_version="0.32.0",
-                    **row["options"]).to_dict()
-    error = found["error"]
-    assert row["error"] == (error and [error["type"], error["message"]])
-    if row["error"] is None:
-        assert decided(found["layers"]) == {
-            (path, index): answer for path, answers in row["layers"].items()
-            for layers, *answer in answers for index in layers or (None,)}
 
 
 def wrapped(name: str, **text: Any) -> dict[str, Any]:

@@ -64,10 +64,10 @@ def test_another_answer_disagrees() -> None:
 
 
 def test_what_we_do_not_know_is_a_gap_and_not_a_disagreement() -> None:
-    unknown = Case("a", "x", {**LLAMA, "architectures": ["TeleFLMForCausalLM"]}, 89)
+    unknown = Case("a", "x", {**LLAMA, "architectures": ["HrmTextForCausalLM"]}, 89)
     verdict = judge(unknown, REFUSED, TABLE)
     assert verdict.status == "gap"
-    assert "TeleFLMForCausalLM" in str(verdict.reason)
+    assert "HrmTextForCausalLM" in str(verdict.reason)
 
 
 def test_an_engine_that_does_not_tell_is_counted_apart() -> None:
