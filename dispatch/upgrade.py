@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.trace import Layer, Trace
+from quantplan.dispatch.trace import PARTIAL_TABLE, Layer, Trace
 from quantplan.tables.errors import QuantplanError
 from quantplan.tables.hybrid import deciding, hybrid, of_units, unit
 from quantplan.tables.table_diff import Difference
@@ -13,6 +13,8 @@ from quantplan.tables.table_diff import Difference
 Told = dict[tuple[str, str], dict[str, Any]]
 """(subject, name) -> what a trace says of it; the name of a layer is its path."""
 
+OF_TABLES = ("assumed-version", PARTIAL_TABLE)
+"""Findings that tell what a table of ours is, and nothing of the engine."""
 UNTOLD = ("path", "module", "layer_index", "selection", "why", "asked")
 
 
@@ -59,7 +61,7 @@ def told(trace: Trace) -> Told:
     }
     found |= {("layer", layer.path): _layer(layer) for layer in trace.layers}
     found |= {("finding", finding.message): {"severity": finding.severity, "id": finding.id}
-              for finding in trace.findings if finding.id != "assumed-version"}
+              for finding in trace.findings if finding.id not in OF_TABLES}
     return found
 
 

@@ -60,9 +60,9 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
 @quantplan.command(short_help="What another engine version would change, and why.")
 @model_options
 @deployment_options
-@click.option("--from", "from_", metavar="vllm[@VERSION]", default="vllm",
-              help="The version that is served now; without @VERSION the default one.")
-@click.option("--to", metavar="vllm@VERSION", required=True, help="The version to compare with.")
+@click.option("--from", "from_", metavar="[vllm@]VERSION", default="vllm",
+              help="The version that is served now; default: the default one.")
+@click.option("--to", metavar="[vllm@]VERSION", help="The version to compare with; required.")
 @assume_nearest
 @selection_options
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")

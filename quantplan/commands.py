@@ -9,7 +9,7 @@ from typing import Any
 from quantplan.options import ENGINES, engine_named, library_states, pairs
 from quantplan.output import say, say_json, wrapped
 from quantplan.tables.errors import UsageError
-from quantplan.tables.versions import engine_versions
+from quantplan.tables.versions import engine_versions, known_version
 
 
 def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
@@ -38,11 +38,7 @@ def run_diff(options: Mapping[str, Any]) -> int:
     from quantplan.reports.upgrade_text import upgrade_text
     from quantplan.upgrade import diff
 
-    (engine, old), (other, new) = (engine_named(options[side], f"--{side.strip('_')}")
-                                   for side in ("from_", "to"))
-    if other != engine:
-        raise UsageError(f"--from {engine} and --to {other} are two engines",
-                         wanted="two versions of one engine")
+    engine, old, new = _two_versions(options["from_"], options["to"])
     found = diff(options["model"], engine=engine, from_version=old, to_version=new,
                  **asked_of(options))
     if options["format_"] == "json":
@@ -51,6 +47,24 @@ def run_diff(options: Mapping[str, Any]) -> int:
         shown = [Shown(e.checkpoint, e.gpu, e.deployment, e.trace) for e in (found.old, found.new)]
         say(wrapped(upgrade_text(shown[0], shown[1], found.changes)))
     return 0 if starts(found.new.trace) != "no" else 1
+
+
+def _two_versions(from_: str, to: str | None) -> tuple[str, str | None, str | None]:
+    """Return the engine of --from and --to, and the version of each; raise UsageError where they
+    are not two versions of one engine."""
+    engine, old = engine_named(from_, "--from", bare="vllm")
+    tables = " or ".join(f"{engine}@{name}" for name in engine_versions(engine))
+    if to is None:
+        raise UsageError("--to is missing", wanted=f"the version to compare with: {tables}")
+    other, new = engine_named(to, "--to", bare=engine)
+    if other != engine:
+        raise UsageError(f"--from {engine} and --to {other} are two engines",
+                         wanted="two versions of one engine")
+    meant = [version or known_version(engine, None) for version in (old, new)]
+    if meant[0] == meant[1]:
+        raise UsageError(f"--from and --to are both {engine}@{meant[0]}",
+                         wanted=f"two of {tables}")
+    return engine, old, new
 
 
 def run_budget(options: Mapping[str, Any]) -> int:

@@ -23,9 +23,12 @@ def checked(**options: Any) -> dict[str, Any]:
     return options
 
 
-def engine_named(text: str, option: str = "") -> tuple[str, str | None]:
-    """Return the engine and the version, if one is given, of text such as vllm@0.32.0."""
+def engine_named(text: str, option: str = "", bare: str | None = None) -> tuple[str, str | None]:
+    """Return the engine and the version, if one is given, of text such as vllm@0.32.0; with `bare`
+    0.32.0 is a version of that engine."""
     name, at, version = text.partition("@")
+    if bare and not at and name[:1].isdecimal():
+        return bare, name
     if name.lower() not in ENGINES or (at and not version):
         raise UsageError(f"{option} {text}".strip(),
                          wanted="vllm or sglang, with @VERSION if needed")

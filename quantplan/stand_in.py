@@ -8,14 +8,15 @@ from typing import Any
 from quantplan.dispatch.facts import Note
 from quantplan.dispatch.trace import Finding, Trace
 from quantplan.tables.engine_rows import load_engine
-from quantplan.tables.versions import nearest_version
+from quantplan.tables.versions import known_version, nearest_version
 
 
 def open_table(engine: str, version: str | None, assume_nearest: bool = False) -> Mapping[str, Any]:
     """Return the table of `version` (None: the default); with `assume_nearest` the nearest table
     where it has none. Raises NotKnownError."""
-    if assume_nearest and version is not None:
-        version = nearest_version(engine, version)
+    if version is not None:
+        version = nearest_version(engine, version) if assume_nearest else known_version(
+            engine, version, stand_in=True)
     return load_engine(engine, version)
 
 

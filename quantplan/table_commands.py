@@ -47,6 +47,7 @@ def run_bump(engine: str, old: str, new: str, wheels: tuple[str, str], format_: 
     from quantplan.tables.engine_source import open_source
 
     name, _ = engine_named(engine)
+    old, new = (_version_of(name, text) for text in (old, new))
     before, after = (open_source(name, where) for where in wheels)
     for source, version in ((before, old), (after, new)):
         if source.version not in (None, version):
@@ -57,6 +58,14 @@ def run_bump(engine: str, old: str, new: str, wheels: tuple[str, str], format_: 
     else:
         say(wrapped(bump_text(name, old, new, found)))
     return 1 if any(bump.state != "unchanged" for bump in found) else 0
+
+
+def _version_of(engine: str, text: str) -> str:
+    """Return the version of 0.32.0 or vllm@0.32.0; raise UsageError for another engine's."""
+    name, version = engine_named(text, bare=engine)
+    if name != engine or version is None:
+        raise UsageError(text, wanted=f"a version of {engine}")
+    return version
 
 
 def run_compile() -> None:
@@ -82,8 +91,8 @@ def run_tables_diff(old: str, new: str, format_: str) -> None:
 
 def two_versions(old: str, new: str) -> tuple[str, str, str]:
     """Return the engine of both and the versions, which must have a table."""
-    engine, before = engine_named(old)
-    other, after = engine_named(new)
+    engine, before = engine_named(old, bare="vllm")
+    other, after = engine_named(new, bare=engine)
     if other != engine:
         raise UsageError(f"{old} and {new} are two engines", wanted="two versions of one engine")
     return engine, known_version(engine, before), known_version(engine, after)

@@ -80,10 +80,14 @@ def question(shown: Shown) -> str:
     return ", ".join(words)
 
 
+def engine_words(trace: Trace) -> str:
+    """Return the engine and the version whose table answers, as a person names them."""
+    return f"{ENGINE_NAMES.get(trace.engine, trace.engine)} {trace.version}"
+
+
 def verdict(trace: Trace) -> str:
     """Return whether the engine starts, and in which modes or at which stage not."""
-    engine = f"{ENGINE_NAMES.get(trace.engine, trace.engine)} {trace.version}"
-    engine += f" for {trace.asked}" if trace.asked else ""
+    engine = engine_words(trace) + (f" for {trace.asked}" if trace.asked else "")
     words = VERDICTS[starts(trace)]
     if trace.error:
         return f"  {engine}   {words}: {trace.error.stage}"
@@ -257,5 +261,5 @@ def _in_the_head(trace: Trace) -> tuple[str, ...]:
     return ("hypothetical", "weight-only") if len(modes) == 1 else ("hypothetical",)
 
 
-__all__: Sequence[str] = ("Shown", "error_text", "explain_text", "mode_lines", "question",
-                          "verdict", "why_mode")
+__all__: Sequence[str] = ("Shown", "engine_words", "error_text", "explain_text", "mode_lines",
+                          "question", "verdict", "why_mode")

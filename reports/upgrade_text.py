@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from quantplan.dispatch.trace import PARTIAL_TABLE, Trace
 from quantplan.dispatch.upgrade import Change
-from quantplan.reports.explain_text import Shown, error_text, question, verdict
+from quantplan.reports.explain_text import Shown, engine_words, error_text, question, verdict
 from quantplan.reports.table_diff_text import difference_lines
 
 SUBJECTS = {"start": "start-up", "method": "method", "kv_cache": "KV cache"}
@@ -16,26 +17,46 @@ SUBJECTS = {"start": "start-up", "method": "method", "kv_cache": "KV cache"}
 
 def upgrade_text(old: Shown, new: Shown, changes: Sequence[Change]) -> str:
     """Return the whole text of one comparison, ending in a newline."""
-    parts = [question(old), *_answers((old, new))]
+    parts = [question(old), *_answers(old.trace, new.trace)]
+    if not _same_refusal(old.trace, new.trace):
+        parts += _unchanged(changes)
     before = ((), *(change.because for change in changes))
-    parts += ["\n".join(_lines(change, told=change.because == because))
+    parts += ["\n".join(_lines(change, engine_words(new.trace), told=change.because == because))
               for change, because in zip(changes, before, strict=False)]
-    if not changes:
-        parts.append("nothing changes: method, kernels, modes, attention and findings are the same")
     return "\n\n".join(parts) + "\n"
 
 
-def _answers(shown: Iterable[Shown]) -> Iterator[str]:
-    for answer in shown:
-        yield verdict(answer.trace)
-        if answer.trace.error:
-            yield error_text(answer.trace)
+def _answers(old: Trace, new: Trace) -> Iterator[str]:
+    same = _same_refusal(old, new)
+    for trace in (old, new):
+        yield "\n".join([verdict(trace), *(f"  {f.severity}: {f.message}" for f in trace.findings
+                                           if f.id == PARTIAL_TABLE)])
+        if trace.error and not same:
+            yield error_text(trace)
+    if same:
+        yield f"both refuse it in the same words:\n\n{error_text(new)}"
 
 
-def _lines(change: Change, told: bool) -> Iterator[str]:
+def _same_refusal(old: Trace, new: Trace) -> bool:
+    """Return whether both versions refuse, with the same words at the same layer."""
+    words = [error and (error.type, error.message, error.layer)
+             for error in (old.error, new.error)]
+    return words[0] is not None and words[0] == words[1]
+
+
+def _unchanged(changes: Sequence[Change]) -> list[str]:
+    """Say what stays, where only findings or nothing at all changes."""
+    if not changes:
+        return ["nothing changes: method, kernels, modes, attention and findings are the same"]
+    if all(change.subject == "finding" for change in changes):
+        return ["method, kernels, modes and attention are the same; what is said of them changes:"]
+    return []
+
+
+def _lines(change: Change, version: str, told: bool) -> Iterator[str]:
     """Yield what changes and why; reasons that the change before has too are not `told` again."""
     if change.subject == "finding":
-        yield from (_finding(message, change) for message in change.names)
+        yield from (_finding(message, change, version) for message in change.names)
     else:
         yield f"{_subject(change)}:"
         yield from (_field(name, old, new) for name, (old, new) in change.fields.items())
@@ -61,9 +82,13 @@ def _subject(change: Change) -> str:
                      for path, count in counts.items())
 
 
-def _finding(message: str, change: Change) -> str:
+def _finding(message: str, change: Change, version: str) -> str:
+    """Return one line: what is found by `version` only, or no more."""
     before, behind = change.fields.get("severity", (None, None))
-    return f"new {behind}: {message}" if before is None else f"no more {before}: {message}"
+    if before and behind:
+        return f"{behind} in {version}, was {before}: {message}"
+    return f"new in {version}: {behind}: {message}" if behind else (
+        f"gone in {version}: {before}: {message}")
 
 
 def _value(value: Any) -> str:

@@ -34,8 +34,11 @@ def default_version(engine: str) -> str:
     raise TableError(f"tables/{PREFIX}{engine}: no table is the default", wanted="default: true")
 
 
-def known_version(engine: str, version: str | None) -> str:
-    """Return `version`, or the engine's default for None; raise NotKnownError without a table."""
+def known_version(engine: str, version: str | None, *, stand_in: bool = False) -> str:
+    """Return `version`, or the engine's default for None; raise NotKnownError without a table.
+
+    `stand_in` says that the command asked can answer from another version's table instead.
+    """
     known = engine_versions(engine)
     if not known:
         raise NotKnownError(f"no table for {engine} {version or ''}".rstrip(),
@@ -44,8 +47,9 @@ def known_version(engine: str, version: str | None) -> str:
         return default_version(engine)
     if version not in known:
         near = _neighbours(known, version)
-        hint = "Name one of those versions" + (", or pass --assume-nearest." if near else ".")
-        raise NotKnownError(f"no table for {engine} {version}", hint=hint,
+        way_out = ", or pass --assume-nearest." if near and stand_in else "."
+        raise NotKnownError(f"no table for {engine} {version}",
+                            hint=f"Name one of those versions{way_out}",
                             wanted=" or ".join(f"{engine} {name}" for name in near or known))
     return version
 

@@ -176,6 +176,10 @@ def test_json_on_the_command_line() -> None:
     (("--to", "vllm@9.9.9"), NotKnownError, "no table for vllm 9.9.9"),
     (("--to", "tgi@1"), UsageError, "--to tgi@1; wanted vllm or sglang"),
     (("--to", "vllm@0.33.0", "--from", "x"), UsageError, "--from x; wanted vllm or sglang"),
+    (("--to", "vllm"), UsageError, "--from and --to are both vllm@0.32.0; wanted two of vllm@"),
+    (("--to", "0.33.0", "--from", "vllm@0.33.0"), UsageError, "are both vllm@0.33.0"),
+    ((), UsageError, "--to is missing; wanted the version to compare with: vllm@.*@0.33.0$"),
+    (("--to", "0.40.0"), NotKnownError, "no table for vllm 0.40.0.*--assume-nearest"),
 ])
 def test_versions_that_cannot_be(
     arguments: tuple[str, ...], error: Any, words: str
@@ -184,5 +188,38 @@ def test_versions_that_cannot_be(
         run("llama-3.1-8b", "--gpu", "4090", *arguments)
 
 
-def test_the_version_to_compare_with_is_needed() -> None:
-    assert run("llama-3.1-8b", "--gpu", "4090").exit_code == 2
+def test_a_bare_version_is_one_of_the_same_engine() -> None:
+    arguments = ("llama-3.1-8b", "--gpu", "4090", "--format", "json", "--to")
+    data = json.loads(run(*arguments, "0.32.0", "--from", "0.33.0").output)
+    assert [data[side]["engine"]["version"] for side in ("from", "to")] == ["0.33.0", "0.32.0"]
+    assert data == json.loads(run(*arguments, "vllm@0.32.0", "--from", "vllm@0.33.0").output)
+
+
+def test_the_same_refusal_is_told_once() -> None:
+    result = run("llama-3.1-8b-instruct-gptq-int4", "--gpu", "4090", "--to", "0.33.0")
+    assert result.output.count("(desc_act=True) is no longer supported") == 1
+    assert result.output.count("does not start: config fields") == 2
+    assert "both refuse it in the same words:\n\n  ValidationError:\n" in result.output
+    assert "nothing changes" not in result.output
+
+
+def test_findings_that_come_and_go(tmp_path: Path) -> None:
+    """A list of excluded modules that 0.32.0 does not read (tables/engines/vllm: modelopt)."""
+    quant = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": quant}))
+    arguments = (str(tmp_path), "--gpu", "4090", "--from", "0.32.0", "--to", "0.33.0")
+    there = run(*arguments).output
+    back = run(*arguments[:3], "--from", "0.33.0", "--to", "0.32.0").output
+    text = "warning: quantization_config names modules to leave in 16 bits under exclude_modules"
+    assert f"\ngone in vLLM 0.33.0: {text}" in there
+    assert f"\nnew in vLLM 0.32.0: {text}" in back
+    same = "\nmethod, kernels, modes and attention are the same; what is said of them changes:\n"
+    assert same in there
+
+
+def test_what_a_table_covers_is_no_change() -> None:
+    result = run("llama-3.1-8b", "--as", "fp8", "--gpu", "4090", "--from", "0.25.1", "--to",
+                 "0.32.0")
+    assert "starts (conditional)" in result.output
+    assert "\n  info: this version's table covers the choice of methods" in result.output
+    assert "gone in" not in result.output

@@ -46,6 +46,18 @@ def test_no_version_is_the_default() -> None:
     assert run("diff", "vllm", "vllm@0.32.0").output == "vllm 0.32.0 -> 0.32.0: 0 differences\n"
 
 
+def test_a_bare_version_is_one_of_vllm() -> None:
+    assert run("diff", "0.32.0", "0.33.0").output == run(
+        "diff", "vllm@0.32.0", "vllm@0.33.0").output
+
+
+def test_diff_offers_no_option_that_it_has_not() -> None:
+    with pytest.raises(NotKnownError) as raised:
+        run("diff", "vllm@0.32.0", "vllm@0.40.0")
+    assert str(raised.value) == (
+        "no table for vllm 0.40.0; wanted vllm 0.33.0. Name one of those versions.")
+
+
 @pytest.mark.parametrize("arguments, error, words", [
     (("vllm@0.32.0", "sglang@0.5.22"), UsageError, "two engines; wanted two versions of one"),
     (("vllm@0.32.0", "vllm@0.1"), NotKnownError, "no table for vllm 0.1"),
@@ -105,7 +117,7 @@ def test_lint_against_a_version_without_a_table(tmp_path: Path) -> None:
 def test_bump(tmp_path: Path, value: str, code: int, counts: str) -> None:
     old = engine_files(tmp_path / "old", "0.32.0", FLAG.format("True"))
     new = engine_files(tmp_path / "new", "0.34.0", FLAG.format(value))
-    result = run("bump", "vllm", "0.32.0", "0.34.0", "--old", old, "--new", new)
+    result = run("bump", "vllm", "0.32.0", "vllm@0.34.0", "--old", old, "--new", new)
     assert result.exit_code == code
     assert result.output.startswith(f"vllm 0.32.0 -> 0.34.0: {counts}")
 
@@ -114,6 +126,8 @@ def test_bump_with_the_wheels_of_other_versions(tmp_path: Path) -> None:
     old = engine_files(tmp_path / "old", "0.32.0", FLAG)
     with pytest.raises(UsageError, match=r"old is vllm 0\.32\.0; wanted 0\.33\.0"):
         run("bump", "vllm", "0.33.0", "0.34.0", "--old", old, "--new", old)
+    with pytest.raises(UsageError, match=r"^sglang@0\.5; wanted a version of vllm"):
+        run("bump", "vllm", "0.32.0", "sglang@0.5", "--old", old, "--new", old)
 
 
 # JSON by its schema.

@@ -54,14 +54,14 @@ def test_an_engine_without_a_default_is_a_table_error(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("asked, wanted", [
     ("0.9.5", "vllm 0.9.0 or vllm 0.9.10"), ("0.10.1", "vllm 0.10.0"), ("0.1", "vllm 0.9.0"),
 ])
+@pytest.mark.parametrize("stand_in, way_out", [(True, ", or pass --assume-nearest."), (False, ".")])
 def test_a_version_without_a_table_names_the_nearest(
-    known: None, asked: str, wanted: str
+    known: None, asked: str, wanted: str, stand_in: bool, way_out: str
 ) -> None:
     with pytest.raises(NotKnownError) as raised:
-        known_version("vllm", asked)
+        known_version("vllm", asked, stand_in=stand_in)
     assert str(raised.value) == (
-        f"no table for vllm {asked}; wanted {wanted}. Name one of those versions, or pass "
-        "--assume-nearest.")
+        f"no table for vllm {asked}; wanted {wanted}. Name one of those versions{way_out}")
 
 
 @pytest.mark.parametrize("asked", ["", "main", "../vllm/0.9.0"])
