@@ -40,7 +40,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
         modules, _packed(modules, family, config), _activation(config, family),
         tuple(family.get("hidden_act", ())), family["source"],
         window if types is None or set(types) == {"sliding_attention"} else None,
-        types, config.get("max_window_layers", family.get("max_window_layers")),
+        types, _first_window(config, family),
         bool(family.get("complete")), "config" in family, read_renames(family.get("renames", ())),
         tuple(family.get("replaced", ())), family.get("mapper", True),
         bool(family.get("sequence_parallel")), family.get("packed_outside"),
@@ -120,6 +120,12 @@ def _window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
     return found
 
 
+def _first_window(config: Mapping[str, Any], family: Mapping[str, Any]) -> int | None:
+    """Return max_window_layers where the model class reads it."""
+    default: int | None = family.get("max_window_layers")
+    return default if default is None else config.get("max_window_layers", default)
+
+
 def _layer_types(
     config: Mapping[str, Any], family: Mapping[str, Any], layers: int
 ) -> tuple[str, ...] | None:
@@ -131,11 +137,23 @@ def _layer_types(
             raise CheckpointError("config.json: layer_types", wanted=f"a list of {layers} names",
                                   found=repr(given)[:60])
         return tuple(given)
-    if "max_window_layers" not in family:
+    return _windowed_layers(config, family, layers)
+
+
+def _windowed_layers(
+    config: Mapping[str, Any], family: Mapping[str, Any], layers: int
+) -> tuple[str, ...] | None:
+    """Return the attention types that the config class fills in: a window from max_window_layers
+    on, or in every other layer before it."""
+    alternate = "alternate_windows" in family
+    default = family.get("alternate_windows" if alternate else "max_window_layers")
+    if default is None:
         return None
-    first = config.get("max_window_layers", family["max_window_layers"])
-    sliding = _window(config, family) is not None
-    return tuple("sliding_attention" if sliding and index >= first else "full_attention"
+    sliding = range(0)
+    if _window(config, family) is not None:
+        first = config.get("max_window_layers", default)
+        sliding = range(0, min(first, layers), 2) if alternate else range(first, layers)
+    return tuple("sliding_attention" if index in sliding else "full_attention"
                  for index in range(layers))
 
 

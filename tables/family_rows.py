@@ -240,6 +240,8 @@ FAMILY: Row = {
                          required=False),
     "max_window_layers": Field("int", "default of the config field of that name: the first layer "
                                "with a window; absent where every layer has it", required=False),
+    "alternate_windows": Field("int", "default of max_window_layers where every other layer before "
+                               "it has the window and none from it on", required=False),
     "renames": Field("list", "the class' hf_to_vllm_mapper, and those of the classes inside it",
                      required=False, of={
                          rule: Field("map", f"{what} -> what stands there in the engine",

@@ -260,3 +260,28 @@ def test_a_text_config_beside_a_text_model() -> None:
     finding = answer.trace.findings[0]
     assert (finding.id, finding.severity) == ("text-config-of-a-text-model", "error")
     assert answer.to_dict()["starts"] == "no"
+
+
+# Config classes whose sliding_window counts only with use_sliding_window.
+
+@pytest.mark.parametrize("architecture, model_type, changes, window", [
+    ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", {"sliding_window": 32768}, None),
+    ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", WINDOW, None),
+    ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", {**WINDOW, "max_window_layers": 0}, 1024),
+    ("Qwen2VLForConditionalGeneration", "qwen2_vl", {"sliding_window": 32768}, None),
+    ("Qwen3MoeForCausalLM", "qwen3_moe", {"use_sliding_window": True}, 4096),
+    ("Qwen3MoeForCausalLM", "qwen3_moe", {"sliding_window": 32768}, None),
+    ("Qwen2MoeForCausalLM", "qwen2_moe", WINDOW, None),
+    ("Qwen2MoeForCausalLM", "qwen2_moe", {**WINDOW, "max_window_layers": 0}, None)])
+def test_a_window_for_all_layers_or_none(
+    architecture: str, model_type: str, changes: dict[str, Any], window: int | None
+) -> None:
+    """engine/arg_utils.py:EngineArgs.create_engine_config takes the window of a model all of whose
+    layers slide; the layer types are those of transformers 5.19.0."""
+    config = {**LLAMA, "architectures": [architecture], "model_type": model_type,
+              "moe_intermediate_size": 768, "num_experts": 8, "num_experts_per_tok": 2,
+              "shared_expert_intermediate_size": 768, "decoder_sparse_step": 1,
+              "vision_config": {"depth": 1, "hidden_size": 1280, "intermediate_size": 3420,
+                                "num_heads": 16, "out_hidden_size": 4096, "embed_dim": 1280},
+              **changes}
+    assert model_structure(Checkpoint("m", "mapping", config)).sliding_window == window
