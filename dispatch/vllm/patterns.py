@@ -3,7 +3,7 @@ nothing, and those that name one leaf of a fused layer and take all of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from quantplan.dispatch.trace import Finding, Layer
@@ -16,14 +16,19 @@ DYNAMIC_SOURCE = "model_executor/layers/quantization/utils/gptq_utils.py:get_dyn
 EXCLUDED_SOURCE = ("model_executor/layers/quantization/modelopt.py:"
                    "ModelOptQuantConfigBase.is_layer_excluded")
 
+NORM = "norm"
+"""What the names of norms hold in every model class; no method quantizes them."""
+
 Fits = Callable[[str, str], bool]
 
 
 class Built(NamedTuple):
-    """The path of one engine layer, and those of the checkpoint modules fused into it, if any."""
+    """The path of one engine layer, those of the checkpoint modules fused into it, if any, and
+    whether it holds weights."""
 
     path: str
     leaves: tuple[str, ...]
+    weighted: bool
 
 
 def ignore_findings(context: Context, ignore: Sequence[str], exact: bool) -> Iterator[Finding]:
@@ -33,12 +38,13 @@ def ignore_findings(context: Context, ignore: Sequence[str], exact: bool) -> Ite
         return
     fits: Fits = _fits_exactly if exact else _contains
     built = list(_built(context))
-    paths = frozenset(path for layer in built for path in (layer.path, *layer.leaves))
+    paths = _paths(built)
+    weighted = _paths(layer for layer in built if layer.weighted)
     # A wrapper's head has another path, but no list is needed to leave it in 16 bits.
     heads = {m.name for m in context.structure.modules if m.split == "vocab"}
     dead = [entry for entry in ignore if entry not in heads and not (
         entry in paths if exact and not entry.startswith("re:")
-        else any(fits(entry, path) for path in paths))]
+        else any(fits(entry, path) for path in paths)) and _means_a_layer(context, entry, weighted)]
     if dead:
         yield Finding(
             "layer assignment", "warning", "ignore-matches-nothing",
@@ -51,6 +57,19 @@ def ignore_findings(context: Context, ignore: Sequence[str], exact: bool) -> Ite
             "layer assignment", "warning", "ignore-takes-whole-fused-layer",
             f"{entry!r} names a part of {name} and fits that name too: all of it stays in 16 bits",
             "Name every leaf of the fused layer, or none.", SOURCE)
+
+
+def _paths(built: Iterable[Built]) -> frozenset[str]:
+    return frozenset(path for layer in built for path in (layer.path, *layer.leaves))
+
+
+def _means_a_layer(context: Context, entry: str, weighted: frozenset[str]) -> bool:
+    """Return whether an entry can be meant for a layer that is built: quantizers also list norms,
+    the other parameters of a layer, and the layers of multi-token prediction, past the last."""
+    parts, last = entry.split("."), context.structure.num_layers - 1
+    beyond = any(part.isdecimal() and int(part) > last for part in parts)
+    return not (NORM in parts[-1] or NORM in parts[-2:][0] or beyond
+                or entry.rpartition(".")[0] in weighted)
 
 
 def wildcard_findings(
@@ -122,7 +141,7 @@ def _built(context: Context) -> Iterator[Built]:
     structure = context.structure
     for module in structure.modules:
         leaves = tuple(module.leaf_path(leaf.name) for leaf in module.leaves)
-        layer = Built(module.path, leaves if len(leaves) > 1 else ())
-        yield from (Built(layer.path.replace("*", str(i), 1),
-                          tuple(leaf.replace("*", str(i), 1) for leaf in layer.leaves))
+        fused = leaves if len(leaves) > 1 else ()
+        yield from (Built(module.path.replace("*", str(i), 1),
+                          tuple(leaf.replace("*", str(i), 1) for leaf in fused), bool(leaves))
                     for i in module.layers or (0,))

@@ -197,10 +197,20 @@ def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
     quantized = not serving.config_class or site.module.quantized_under(serving.config_class)
     assignment = serving.assign(site) if quantized else plain
     if assignment is None:
-        return _layer(site, Assignment("UnquantizedEmbeddingMethod"), None, None)
+        return _layer(site, Assignment("UnquantizedEmbeddingMethod",
+                                       why=_why_embedding(serving, site, quantized)), None, None)
     if assignment.source is not None:
         _chosen(context, serving, site, assignment.source)
     return _chosen(context, serving, site, assignment)
+
+
+def _why_embedding(serving: Serving, site: Site, asked: bool) -> str | None:
+    """Return why an embedding or lm_head stays in 16 bits, None in a model without a method."""
+    if not serving.config_class:
+        return None
+    if not site.is_head:
+        return "rows are looked up, not multiplied"
+    return f"{serving.config_class} leaves lm_head alone" if asked else BUILT_PLAIN.why
 
 
 def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignment) -> Layer:

@@ -66,14 +66,15 @@ def knows_type(table: Table, model_type: object) -> bool:
 
 def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
     model_type = checkpoint.config.get("model_type")
-    if knows_type(table, model_type) or deployment.trust_remote_code:
+    own_code = "AutoConfig" in (checkpoint.config.get("auto_map") or {})
+    if knows_type(table, model_type) or (own_code and deployment.trust_remote_code):
         return
     name = checkpoint.folder
     if not model_type:
         raise refuse("config fields", "ValidationError",
                      f"Unrecognized model in {name}. Should have a `model_type` key in its "
                      "config.json.", None, CONFIG_SOURCE, hint="Name model_type in config.json.")
-    if "AutoConfig" in (checkpoint.config.get("auto_map") or {}):
+    if own_code:
         raise refuse("config fields", "ValidationError", _untrusted(name), None, CONFIG_SOURCE,
                      hint="Read the repository's code, then pass --trust-remote-code.")
     raise refuse("config fields", "ValidationError", _unrecognised(str(model_type)), None,

@@ -42,6 +42,15 @@ def test_ignore_entries_that_match(quant: str, field: str, entries: Any) -> None
     assert found(answer, "ignore-matches-nothing") == []
 
 
+def test_norms_and_layers_past_the_last_are_no_mistakes() -> None:
+    """The published GLM-5.1-FP8 and Qwen3-30B-A3B-FP8 list these beside a name that is wrong."""
+    entries = ["model.layers.0.input_layernorm", "model.norm", "model.layers.9999.eh_proj",
+               f"{DOWN}.bias", "model.layers.0.self_attn.k_norm.bias", "model.layers.0.q_pro"]
+    finding = only(ask(quantization("fp8-dynamic", ignored_layers=entries)),
+                   "ignore-matches-nothing")
+    assert finding.message == ("1 of 6 ignore entries match no layer: 'model.layers.0.q_pro'")
+
+
 # Entries that name one leaf and take the whole fused layer.
 
 

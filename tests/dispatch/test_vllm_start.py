@@ -37,6 +37,14 @@ def test_code_of_the_repository_is_not_run_unasked() -> None:
     assert explain(config, capability="9.0", trust_remote_code=True).trace.outcome == "ok"
 
 
+def test_trust_does_not_help_a_model_type_without_code() -> None:
+    """MiMo-7B-Base names no auto_map; the engine's answer is the same with the flag."""
+    config = {**LLAMA, "model_type": "mimo", "architectures": ["MiMoForCausalLM"]}
+    plain = error(config)
+    assert plain[2].startswith("The checkpoint you are trying to load has model type `mimo` but")
+    assert error(config, trust_remote_code=True) == plain
+
+
 @pytest.mark.parametrize(("changes", "begins"), [
     ({"model_type": "zzz"}, "The checkpoint you are trying to load has model type `zzz` but "
      "Transformers does not recognize this architecture. This could be because of an issue with "),
