@@ -119,6 +119,13 @@ def flag(row: Row, config: Config, count: int) -> list[str]:
     return [row["kinds"]["set" if set_there else "unset"]] * count
 
 
+def said(row: Row, config: Config, count: int) -> list[str]:
+    """Every layer has the kind that `kinds` names for the `value` of a config field, else its
+    `other`."""
+    kinds = row["kinds"]
+    return [kinds.get(str(_given(row, config, "value")), kinds["other"])] * count
+
+
 def last_layers(row: Row, config: Config, count: int) -> list[str]:
     """The last `last` layers have one kind, those before them another."""
     first = count - _number(row, config, "last")
@@ -235,7 +242,8 @@ def offset(row: Row, config: Config, count: int) -> list[str]:
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {
     "first_dense": first_dense, "sparse_step": sparse_step, "listed": listed,
     "listed_or_every": listed_or_every, "listed_or_named": listed_or_named,
-    "first_flag": first_flag, "flag": flag, "last_layers": last_layers, "marked": marked,
+    "first_flag": first_flag, "flag": flag, "said": said, "last_layers": last_layers,
+    "marked": marked,
     "indexed": indexed, "every": every, "every_other": every_other, "chunked": chunked,
     "ratios": ratios, "leading": leading, "between": between, "numbered": numbered,
     "offset": offset, "counted": counted,

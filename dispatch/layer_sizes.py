@@ -46,6 +46,18 @@ def lfm2_intermediate(config: Config, count: int) -> Sizes:
     return [size] * count
 
 
+def laguna_heads(config: Config, count: int) -> Sizes:
+    """Query heads of each layer (model_executor/models/laguna.py:LagunaDecoderLayer)."""
+    listed = config.get("num_attention_heads_per_layer")
+    if listed is None:
+        return [_whole(config, "num_attention_heads")] * count
+    if not isinstance(listed, list) or len(listed) != count:
+        raise CheckpointError("config.json: num_attention_heads_per_layer",
+                              wanted=f"a list of {count} numbers", found=repr(listed)[:60])
+    return [_whole({"num_attention_heads_per_layer": heads}, "num_attention_heads_per_layer")
+            for heads in listed]
+
+
 def _intermediate(block: Config, hidden: int) -> int:
     if "ffn_mult" not in block:
         return _whole(block, "intermediate_size")
@@ -72,12 +84,12 @@ def _part(block: Any, part: str) -> Config:
 def _whole(block: Config, field: str) -> int:
     value = block.get(field)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointError(f"config.json: block_configs: {field}", wanted="a positive integer",
+        raise CheckpointError(f"config.json: {field}", wanted="a positive integer",
                               found=repr(value)[:60])
     return value
 
 
 RULES: Mapping[str, Callable[[Config, int], Sizes]] = {
     "decilm_kv_heads": decilm_kv_heads, "decilm_intermediate": decilm_intermediate,
-    "lfm2_intermediate": lfm2_intermediate,
+    "lfm2_intermediate": lfm2_intermediate, "laguna_heads": laguna_heads,
 }
