@@ -17,6 +17,7 @@ from quantplan.dispatch.predicates import (
 )
 from quantplan.dispatch.trace import Alternative, Candidate, EngineError, Refusal, Selection, Step
 from quantplan.tables.errors import UsageError
+from quantplan.tables.near_names import did_you_mean, near_names
 
 Row = Mapping[str, Any]
 
@@ -177,13 +178,11 @@ def kernel_named(table: Row, text: str) -> str:
     begins = exact or [name for name in known if name.lower().startswith(folded)]
     if len(begins) == 1:
         return begins[0]
-    from difflib import get_close_matches
-
-    near = begins or get_close_matches(text, known, n=4, cutoff=0.5)
+    near = begins or near_names(text, known, count=4, cutoff=0.5)
     raise UsageError(f"--why-not {text}", wanted="a kernel class, an attention backend or "
                      "an experts class",
-                     hint=f"Did you mean {', '.join(near[:4])}?" if near
-                     else "`quantplan explain MODEL -v` lists the candidates.")
+                     hint=did_you_mean(near[:4])
+                     or "`quantplan explain MODEL -v` lists the candidates.")
 
 
 def mark_considered(candidates: list[Candidate], chosen: str | None) -> list[Candidate]:

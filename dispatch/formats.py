@@ -12,6 +12,7 @@ from quantplan.dispatch.structure import Leaf, Module, Structure
 from quantplan.dispatch.weight_format import CONFIG_FIELDS, WeightFormat, file_shape, read_format
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.load import read_table
+from quantplan.tables.near_names import did_you_mean, near_names
 
 LINEAR_SPLITS = ("qkv", "column", "row")
 HYPOTHETICAL = "hypothetical"
@@ -28,13 +29,10 @@ def find_format(name: str) -> Mapping[str, Any]:
     known = _by_name()
     row = known.get(str(name).strip().lower().replace("_", "-"))
     if row is None:
-        from difflib import get_close_matches
-
-        close = get_close_matches(str(name).lower(), known, n=3)
-        hint = f"Did you mean {' or '.join(close)}?" if close else None
         ids = (row["id"] for row in read_table("formats/formats")["formats"])
         raise UsageError(f"unknown weight format {str(name)[:40]!r}",
-                         wanted="one of " + ", ".join(ids), hint=hint)
+                         wanted="one of " + ", ".join(ids),
+                         hint=did_you_mean(near_names(str(name), known)))
     return row
 
 

@@ -11,6 +11,7 @@ from quantplan.dispatch.facts import Gpu
 from quantplan.tables.errors import UsageError
 from quantplan.tables.gpu_rows import GPU_FILES, lookup_key
 from quantplan.tables.load import read_table
+from quantplan.tables.near_names import did_you_mean, near_names
 
 GpuRow = Mapping[str, Any]
 
@@ -124,16 +125,13 @@ def _several(text: str, rows: tuple[GpuRow, ...]) -> UsageError:
 
 def _unknown(text: str, key: str) -> UsageError:
     near = _near_ids(key)
-    guess = f"Did you mean {', '.join(near)}? " if near else ""
     return UsageError(f"no GPU is called {text!r}", wanted="an id, alias or name of the catalogue",
-                      hint=guess + _NEXT_STEP)
+                      hint=f"{did_you_mean(near)} {_NEXT_STEP}".lstrip())
 
 
 def _near_ids(key: str) -> list[str]:
-    from difflib import get_close_matches
-
     known = {name: rows[0]["id"] for name, rows in _rows_by_name().items()}
     known |= {alias: row["id"] for alias, row in _rows_by_alias().items()}
     longer = sorted(alias for alias in known if len(key) > 1 and key in alias)
-    near = get_close_matches(key, known, n=4, cutoff=0.7)
+    near = near_names(key, known, count=4, cutoff=0.7)
     return list(dict.fromkeys(known[alias] for alias in (*longer, *near)))[:4]

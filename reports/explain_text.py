@@ -15,6 +15,8 @@ from quantplan.tables.mode_rows import modes
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
 INTEGER_WEIGHTS = ("W2A16", "W3A16", "W4A16", "W5A16", "W6A16", "W7A16", "W8A16")
+LONGEST_LINE, BEGINNING = 1500, 500
+"""Characters of an engine message's line that are shown whole, and of a longer one."""
 VERDICTS = {"yes": "starts", "no": "does not start", "conditional": "starts (conditional)"}
 
 
@@ -187,13 +189,22 @@ def error_text(trace: Trace) -> str:
     error = trace.error
     assert error is not None
     where = f" at {error.layer}" if error.layer else ""
-    lines = [f"  {error.type}{where}:", *(f"    {line}" for line in error.message.splitlines())]
+    lines = [f"  {error.type}{where}:",
+             *(f"    {_shortened(line)}" for line in error.message.splitlines())]
     if not error.message:
         lines.append("    (an assertion without text)")
     if error.hint:
         lines.append(f"  next: {error.hint}")
     lines.append(f"  source: {error.source}")
     return "\n".join(lines)
+
+
+def _shortened(line: str) -> str:
+    """Return a line of the engine's as it is, or the beginning of one that fills a screen."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    left_out = len(line) - BEGINNING
+    return f"{line[:BEGINNING]}... ({left_out:,} more characters; --format json has all of it)"
 
 
 def _table(trace: Trace) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -11,6 +11,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.near_names import did_you_mean, near_names
 from quantplan.tables.transformers_rows import (
     transformers_classes,
     transformers_laws,
@@ -52,10 +53,24 @@ def _refuse_architectures(table: Table, named: Sequence[str]) -> None:
                 "supported anymore. Please use an older version of vLLM if you want to use this "
                 "model architecture.", None, table["removed_architectures_source"],
                 hint=f"vLLM {until} is the last version that serves it.")
+    near = did_you_mean(_near_classes(named, table["architectures"]))
     raise refuse("config fields", "ValidationError",
                  f"Model architectures {list(named)} are not supported for now. Supported "
                  f"architectures: dict_keys({list(table['architectures'])})", None,
-                 table["architectures_source"], hint="No class of this version serves it.")
+                 table["architectures_source"],
+                 hint=f"No class of this version serves it. {near}".rstrip())
+
+
+def _near_classes(named: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return up to four known classes that are spelled like one of `named` before the For... that
+    most end in; those that end alike first."""
+    stems: dict[str, list[str]] = {}
+    for name in known:
+        stems.setdefault(name.split("For")[0], []).append(name)
+    near = [name for asked in named for name in near_names(asked.split("For")[0], stems, cutoff=0.7)
+            for name in stems[name]]
+    endings = [name.partition("For")[2] for name in named]
+    return sorted(near, key=lambda name: name.partition("For")[2] not in endings)[:4]
 
 
 def knows_type(table: Table, model_type: object) -> bool:

@@ -93,7 +93,8 @@ def read_cases(path: str) -> Iterator[Case]:
                 if line.strip():
                     yield _case(line, f"{path}:{number}")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--cases {path}", found=str(error)) from None
+        found = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"--cases {path}", wanted="a JSON-lines file", found=found) from None
 
 
 def _case(line: str, where: str) -> Case:

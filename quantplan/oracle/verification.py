@@ -11,6 +11,7 @@ from typing import Any
 
 from quantplan.api import explain, open_model
 from quantplan.dispatch.gpu import capability_gpu
+from quantplan.dispatch.gpu_probe import probe_gpus
 from quantplan.oracle.cases import Case, checkpoint_case, option_names, read_cases
 from quantplan.oracle.engine_process import CannotAskError, EngineProcess, Where
 from quantplan.oracle.grid import grid as generated
@@ -62,46 +63,71 @@ def verify(
 
     `python` is the interpreter of the environment that has the engine (default: this one),
     `engine_paths` go on its path. Without `capabilities` this machine's own GPU answers; the grid
-    has its own. `options` are those of `explain` that are flags of the engine. Raises NotKnownError
-    when there is no engine to ask, UsageError for what is no question.
+    has its own. `options` are those of `explain` that are flags of the engine. Raises UsageError
+    for what is no question, before the engine is looked for, and NotKnownError when there is no
+    engine to ask, or no GPU that could answer.
     """
     where = Where(python or sys.executable, tuple(engine_paths))
-    version = _engine_version(where)
-    if engine_version not in (None, version):
-        raise UsageError(f"vllm {engine_version}", wanted="the version that is installed",
-                         found=version)
-    table = open_table("vllm", version, assume_nearest=True)
     asked = [capability_gpu(text).capability for text in capabilities]
     own = {"env": dict(env or {}), "libs": dict(libs or {}), "options": _changed(options)}
-    if sum(given is not None for given in (model, cases, grid)) != 1:
-        raise UsageError("what to verify", wanted="one of a model, a file of cases and a grid")
-    if model is None and any(own.values()):
-        raise UsageError("flags without a model", wanted="none",
-                         hint="Generated cases have flags of their own.")
-    found: Iterable[Case]
+    _check_question((model, cases, grid), own, engine_paths)
+    given: Sequence[Case] | None = None
     if model is not None:
         checkpoint = open_model(model, revision=revision, as_format=as_format)
         here: Sequence[int | None] = asked or (None,)
-        found = [checkpoint_case(checkpoint, capability, **own) for capability in here]
+        given = _chosen((checkpoint_case(checkpoint, capability, **own) for capability in here),
+                        only)
     elif cases is not None:
-        found = read_cases(cases)
-    else:
-        found = generated(grid or 0, seed, table, asked)
-    chosen = [case for case in found if only is None or only in case.id]
-    where = where._replace(emulate=_emulated(chosen))
-    answers = verdicts(chosen, where, table, jobs=jobs, limit_s=limit_s)
-    return Verification(tuple(_told(answers, len(chosen))), version, table, where.python)
+        given = _chosen(read_cases(cases), only)
+    version = _engine_version(where, engine_version)
+    table = open_table("vllm", version, assume_nearest=True)
+    if given is None:
+        given = _chosen(generated(grid or 0, seed, table, asked), only)
+    where = where._replace(emulate=given[0].capability is not None)
+    if not where.emulate:
+        _check_gpu()
+    answers = verdicts(given, where, table, jobs=jobs, limit_s=limit_s)
+    return Verification(tuple(_told(answers, len(given))), version, table, where.python)
 
 
-def _engine_version(where: Where) -> str:
+def _check_question(
+    given: Sequence[object], own: Mapping[str, Any], engine_paths: Sequence[str]
+) -> None:
+    """Raise UsageError unless one thing is to be verified, with flags that it can have, and the
+    engine's folders are there."""
+    if sum(one is not None for one in given) != 1:
+        raise UsageError("what to verify", wanted="one of MODEL, --cases FILE and --grid N")
+    if given[0] is None and any(own.values()):
+        raise UsageError("flags without a model", wanted="none",
+                         hint="Generated cases have flags of their own.")
+    missing = [path for path in engine_paths if not os.path.isdir(path)]
+    if missing:
+        raise UsageError(f"--engine-path {missing[0]}", wanted="a folder",
+                         found="a file" if os.path.exists(missing[0]) else "nothing there")
+
+
+def _engine_version(where: Where, wanted: str | None) -> str:
+    """Return the version of the engine that is there, which is the one wanted, if any is."""
     process = EngineProcess(where)
     try:
-        return process.start(only_version=True)
+        version = process.start(only_version=True)
     except CannotAskError as error:
         raise NotKnownError(str(error), hint="--python names the interpreter of an environment "
                             "that has the engine, --engine-path a folder that holds it.") from None
     finally:
         process.close()
+    if wanted not in (None, version):
+        raise UsageError(f"vllm {wanted}", wanted="the version that is installed", found=version)
+    return version
+
+
+def _check_gpu() -> None:
+    """Raise NotKnownError where this machine has no GPU that the engine could be asked on."""
+    probe = probe_gpus()
+    if not probe.gpus:
+        raise NotKnownError(f"no GPU to ask the engine on: {probe.problems[0].message}",
+                            wanted="--capability, such as 8.9",
+                            hint="It emulates an NVIDIA machine and needs no GPU.")
 
 
 def _changed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,17 +142,23 @@ def _changed(options: Mapping[str, Any]) -> dict[str, Any]:
             if value not in (None, (), "auto", parameters[name].default)}
 
 
-def _emulated(cases: Sequence[Case]) -> bool:
-    """Return whether the cases' machines are emulated: all of them, or none."""
+def _chosen(cases: Iterable[Case], only: str | None) -> Sequence[Case]:
+    """Return the cases whose id holds `only`; raise UsageError unless there are some and the
+    machines of all of them, or of none, are emulated."""
+    chosen = [case for case in cases if only is None or only in case.id]
+    _check_machines(chosen)
+    return chosen
+
+
+def _check_machines(cases: Sequence[Case]) -> None:
     found = {case.capability is not None for case in cases}
     if len(found) != 1:
         raise UsageError("some cases name a capability and some do not" if found else
-                         "no case is left",
+                         "there is no case to ask",
                          wanted="cases of emulated machines, or cases of this one")
     if found == {False} and any(case.libs for case in cases):
         raise UsageError("libraries of this machine", wanted="none: the engine finds them itself",
                          hint="With a capability a machine with these libraries is emulated.")
-    return found.pop()
 
 
 def _told(answers: Iterator[Verdict], count: int) -> Iterator[Verdict]:

@@ -15,10 +15,13 @@ from click.testing import CliRunner, Result
 sys.path.insert(0, str(Path(__file__).parents[1] / "oracle"))
 
 from engine_answers import FAKE
+from quantplan.dispatch.gpu_probe import make_probe
+from quantplan.dispatch.nvml import Machine
 from quantplan.tables.errors import NotKnownError, UsageError
 
 from quantplan import verify
 from quantplan.cli import quantplan
+from quantplan.oracle import verification
 from quantplan.oracle.engine_process import CannotAskError, EngineProcess, Where
 
 ENGINE = Where(os.environ.get("QUANTPLAN_ENGINE_PYTHON", sys.executable),
@@ -61,30 +64,54 @@ def test_the_help_says_what_it_does_and_how_it_ends() -> None:
 
 
 @pytest.mark.parametrize("arguments, said", [
-    ([], "what to verify; wanted one of a model, a file of cases and a grid"),
+    (["--grid", "3", "--only", "x"],
+     "there is no case to ask; wanted cases of emulated machines, or cases of this one"),
+    (["--grid", "3", "--engine", "vllm@0.31.0"],
+     "vllm 0.31.0; wanted the version that is installed; found 0.32.0"),
+])
+@pytest.mark.usefixtures("worker")
+def test_what_the_engine_cannot_be_asked_is_refused(arguments: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        run(*arguments)
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ([], "what to verify; wanted one of MODEL, --cases FILE and --grid N"),
     (["qwen2.5-0.5b", "--grid", "3"],
-     "what to verify; wanted one of a model, a file of cases and a grid"),
+     "what to verify; wanted one of MODEL, --cases FILE and --grid N"),
+    (["--cases", "no.jsonl"],
+     "--cases no.jsonl; wanted a JSON-lines file; found No such file or directory"),
+    (["qwen2.5-0.5b", "--engine-path", "no/folder"],
+     "--engine-path no/folder; wanted a folder; found nothing there"),
     (["--grid", "3", "--tp", "2"],
      "flags without a model; wanted none. Generated cases have flags of their own."),
     (["--grid", "3", "--env", "A=1"],
      "flags without a model; wanted none. Generated cases have flags of their own."),
-    (["--grid", "3", "--only", "x"],
-     "no case is left; wanted cases of emulated machines, or cases of this one"),
     (["qwen2.5-0.5b", "--lib", "flashinfer=off"],
      "libraries of this machine; wanted none: the engine finds them itself. With a capability a "
      "machine with these libraries is emulated."),
-    (["--grid", "3", "--engine", "vllm@0.31.0"],
-     "vllm 0.31.0; wanted the version that is installed; found 0.32.0"),
     (["--grid", "3", "--engine", "trt"],
      "--engine trt; wanted vllm or sglang, with @VERSION if needed"),
     (["qwen2.5-0.5b", "--capability", "x"], "'x' is not a compute capability; wanted 6.0 to 12.1, "
      "such as 8.9 or 89. `quantplan gpus` shows the capability of every GPU it knows."),
 ])
-@pytest.mark.usefixtures("worker")
-def test_what_is_no_question_is_refused(arguments: list[str], said: str) -> None:
+def test_what_is_no_question_is_refused_before_an_engine_is_looked_for(
+    arguments: list[str], said: str
+) -> None:
     with pytest.raises(UsageError) as raised:
-        run(*arguments)
+        run(*arguments, "--python", "/nowhere/python")
     assert str(raised.value) == said
+
+
+@pytest.mark.usefixtures("worker")
+def test_without_a_gpu_a_capability_is_wanted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "probe_gpus", lambda: make_probe(Machine("570.86"), {}))
+    with pytest.raises(NotKnownError) as raised:
+        run("qwen2.5-0.5b")
+    assert (raised.value.exit_code, str(raised.value)) == (
+        4, "no GPU to ask the engine on: the NVIDIA driver runs but finds no GPU; wanted "
+        "--capability, such as 8.9. It emulates an NVIDIA machine and needs no GPU.")
 
 
 def test_without_an_engine_it_could_not_tell() -> None:

@@ -94,6 +94,17 @@ def test_an_architecture_without_a_class_lists_those_with_one() -> None:
     assert told.endswith("'TransformersMultiModalForSequenceClassification'])")
 
 
+@pytest.mark.parametrize("name, near", [
+    ("Step3p7FlashForCausalLM", " Did you mean Step3p7ForConditionalGeneration?"),
+    ("LlamaForCasualLM", " Did you mean LlamaForCausalLM, LlamaForCausalLMEagle3, "
+     "LLaMAForCausalLM, Llama4ForCausalLM?"),
+    ("FooBarForCausalLM", "")])
+def test_near_architectures_are_named(name: str, near: str) -> None:
+    found = explain({**LLAMA, "architectures": [name]}, capability="9.0").trace.error
+    assert found is not None
+    assert found.hint == f"No class of this version serves it.{near}"
+
+
 def test_the_first_architecture_with_a_class_is_built() -> None:
     """_normalize_arch is asked for each name in turn."""
     config = {**LLAMA, "architectures": ["NopeForCausalLM", "LlamaForCausalLM"]}

@@ -367,3 +367,14 @@ def test_rows_that_look_alike_are_one() -> None:
     assert len({layer.path.rpartition(".")[2] for layer in attention}) == 1 < len(attention)
     shown = [line.split() for line in text(answer).splitlines() if line.startswith("  attn.attn ")]
     assert [line[1] for line in shown] == [str(len(attention))]
+
+
+def test_a_message_that_fills_a_screen_is_shortened() -> None:
+    """The engine lists its 350 classes in one line; the JSON has them all."""
+    answer = explain({**LLAMA, "architectures": ["FooBarForCausalLM"]}, capability="9.0")
+    assert answer.trace.error is not None
+    message = answer.trace.error.message
+    assert answer.to_dict()["error"]["message"] == message
+    (line,) = (line for line in text(answer).splitlines() if "FooBar" in line)
+    assert line == (f"    {message[:500]}... ({len(message) - 500:,} more characters; "
+                    "--format json has all of it)")
