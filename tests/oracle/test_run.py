@@ -260,7 +260,7 @@ def test_a_line_that_is_no_case_is_named(tmp_path: Path, line: str, said: str) -
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(UsageError, match=r"--cases nowhere.jsonl; found .*No such file"):
+    with pytest.raises(UsageError, match=r"--cases nowhere.jsonl; wanted .* found No such file"):
         list(read_cases("nowhere.jsonl"))
 
 
