@@ -106,7 +106,7 @@ FACTS = {
     "mla.qk_nope_head_dim", "mla.qk_rope_head_dim", "mla.v_head_dim", "mla.kv_lora_rank",
     "mla.index_topk", "mla.dimensions", "mla.dimensions_text", "mla.nope_with_rope",
     "kv.dtype", "kv.quantized", "kv.is_fp8", "kv.is_nvfp4", "kv.fp8_or_auto",
-    "kv.per_head_scales", "kv.run_dtype", "kv.run_quantized", "kv.run_fp8",
+    "kv.per_head_scales", "kv.run_dtype", "kv.run_quantized", "kv.configured_fp8",
     "flash.head", "flash.shape", "flash.paged", "flash.two_sizes", "flash.page_fits",
     "flash.version", "flash.any_head_version", "flash.two_size_version", "flash.page_version",
     "flash.fp8_kv", "flash.built_fp8_kv", "flash.any_head_fp8_kv",

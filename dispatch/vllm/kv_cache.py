@@ -53,7 +53,7 @@ def run_facts(context: Context, auto: str | None, scheme: Row | None) -> dict[st
     run = kv_dtype(dtype, scheme if attends else None)
     return {"kv.asked": asked, "kv.configured": dtype, "kv.scheme": scheme is not None,
             "kv.run_dtype": run, "kv.run_quantized": is_quantized(table, run),
-            "kv.run_fp8": is_fp8(run), "kv.skip_layers": skipped(context, dtype)}
+            "kv.configured_fp8": is_fp8(dtype), "kv.skip_layers": skipped(context, dtype)}
 
 
 def is_packed(table: Row, dtype: str) -> bool:

@@ -14,7 +14,7 @@ from quantplan.tables.errors import NotKnownError, UsageError
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from asking import LLAMA, ask, found, only
+from asking import LLAMA, ask, found, only, quantization, scheme
 from test_vllm_attention_findings import GLM, configs
 
 VISION = "Qwen3VLForConditionalGeneration"
@@ -138,3 +138,33 @@ def test_the_encoder_flags_are_repeated() -> None:
     assert view["deployment"]["mm_encoder_attn_dtype"] == "fp8"
     assert {row["attn_backend"] for row in view["layers"]
             if row["module"] == "MMEncoderAttention"} == {"FLASHINFER"}
+
+
+# Gemma 4, whose layers have heads of 256 and 512.
+
+GEMMA4 = "Gemma4ForConditionalGeneration"
+KV_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True,
+             "dynamic": False}
+
+
+@pytest.mark.parametrize(("kv", "backends"), [
+    ("auto", ["TRITON_ATTN", "TRITON_FLASH_ATTN"]), ("fp8_e4m3", ["TRITON_FLASH_ATTN"])])
+def test_an_fp8_cache_counts_for_the_version_only_where_the_flag_asks_for_it(
+    kv: str, backends: list[str]
+) -> None:
+    """models/config.py:Gemma4Config reads the cache dtype of the run before a compressed-tensors
+    scheme makes it FP8: version 4 for all layers, which reads FP8 with heads of 512 only. The
+    engine's own answers."""
+    quant = {**quantization("ct-fp8-dynamic", kv_cache_scheme=KV_SCHEME),
+             "ignore": ["lm_head", "re:.*vision.*", "re:.*router.*"]}
+    answer = ask(quant, "9.0", model=configs()[GEMMA4], kv_cache_dtype=kv)
+    assert sorted({str(layer.attn_backend) for layer in answer.trace.layers
+                   if layer.module == "Attention"}) == backends
+
+
+def test_gemma_4_replaces_its_tower_s_layers_after_the_projector() -> None:
+    """gemma4_mm.py:Gemma4ForConditionalGeneration.__init__: the first layer that is refused."""
+    error = ask(scheme("ct-fp8-dynamic", weights={"type": "int"}), "9.0",
+                model=configs()[GEMMA4]).trace.error
+    assert error is not None
+    assert error.layer == "embed_vision.embedding_projection"
