@@ -164,7 +164,8 @@ def test_an_fp8_cache_counts_for_the_version_only_where_the_flag_asks_for_it(
 
 def test_gemma_4_replaces_its_tower_s_layers_after_the_projector() -> None:
     """gemma4_mm.py:Gemma4ForConditionalGeneration.__init__: the first layer that is refused."""
-    error = ask(scheme("ct-fp8-dynamic", weights={"type": "int"}), "9.0",
+    weights = {"num_bits": 4, "strategy": "group", "group_size": 128}
+    error = ask(scheme("ct-fp8-dynamic", weights=weights), "9.0",
                 model=configs()[GEMMA4]).trace.error
     assert error is not None
     assert error.layer == "embed_vision.embedding_projection"
