@@ -56,7 +56,7 @@ BOUNDS: Mapping[str, Bound] = {
     "qk_rope_head_dim": Bound(0, 1 << 16, null=True),
     "v_head_dim": Bound(0, 1 << 16, null=True),
 }
-OBJECTS = ("quantization_config", "compression_config")
+OBJECTS = ("quantization_config", "compression_config", "auto_map")
 STRINGS = ("torch_dtype", "dtype", "model_type", "hidden_act")
 FLAGS = ("qkv_bias", "is_causal", "tie_word_embeddings", "attention_bias", "mlp_bias",
          "use_sliding_window")

@@ -9,9 +9,11 @@ from quantplan.dispatch.layer_kinds import layer_kinds
 from quantplan.dispatch.layer_sizes import layer_sizes
 from quantplan.dispatch.model_sizes import model_sizes
 from quantplan.dispatch.structure import TEXT, Groups, Heads, Leaf, Module
+from quantplan.tables.errors import CheckpointError
 
 Row = Mapping[str, Any]
 QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+EXPERTS_NEED = ("experts", "top_k", "hidden", "intermediate")
 TEXT_STACK = {"id": TEXT, "count": "num_hidden_layers"}
 
 
@@ -140,8 +142,14 @@ def _whole(row: Row) -> tuple[int, ...]:
 
 
 def _facts(row: Row, sizes: Mapping[str, int], config: Row) -> Mapping[str, Any]:
+    """Return the module's facts. Raises CheckpointError for experts without one of their sizes."""
+    own = row.get("sizes", {})
+    needed = EXPERTS_NEED if row.get("kind") == "experts" else ()
+    lost = next((own[fact] for fact in needed if fact in own and own[fact] not in sizes), None)
+    if lost is not None:
+        raise CheckpointError(f"config.json: {lost}", wanted="a positive integer", found="nothing")
     return {**row.get("facts", {}),
-            **{fact: sizes.get(size) for fact, size in row.get("sizes", {}).items()},
+            **{fact: sizes.get(size) for fact, size in own.items()},
             **{fact: _engine_value(row, fact, config[field])
                for fact, field in row.get("reads", {}).items() if field in config},
             **{fact: config.get(rule["field"]) == rule["value"]

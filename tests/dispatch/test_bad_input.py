@@ -233,6 +233,7 @@ SIZE = "wanted an integer from 1 to 1,048,576"
         ("quantization_config", "fp8", 'wanted an object; found "fp8"'),
         ("quantization_config", [], "wanted an object; found a list of 0 values"),
         ("compression_config", 1, "wanted an object; found 1"),
+        ("auto_map", 1, "wanted an object; found 1"),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "text_config."])

@@ -5,10 +5,12 @@ method, kernel, attention backend), or its error."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from quantplan.tables.errors import CheckpointError
 
 from quantplan import explain
 
@@ -33,3 +35,18 @@ def test_layers_are_served_as_the_engine_serves_them(row: dict[str, Any]) -> Non
         assert decided(found["layers"]) == {
             (path, index): answer for path, answers in row["layers"].items()
             for layers, *answer in answers for index in layers or (None,)}
+
+
+@pytest.mark.parametrize(("name", "field", "value", "told"), [
+    ("laguna/fp8", "num_attention_heads_per_layer", [48], "a list of 4 numbers; found [48]"),
+    ("laguna/fp8", "num_attention_heads_per_layer", [48, 64, 64, "x"],
+     "a positive integer; found 'x'"),
+    ("g4/fp8", "moe_intermediate_size", None, "a positive integer; found nothing"),
+])
+def test_a_size_that_a_layer_lacks_is_named(
+    name: str, field: str, value: Any, told: str
+) -> None:
+    row = next(row for row in ROWS if row["id"].startswith(name))
+    with pytest.raises(CheckpointError, match=re.escape(f"config.json: {field}; wanted {told}")):
+        explain({**row["config"], field: value}, engine="vllm", engine_version="0.32.0",
+                **row["options"])
