@@ -79,7 +79,8 @@ def _qkv(module: Module, heads: Heads, tp: int) -> Shard:
     parts: tuple[int, ...] = (
         heads.query // tp * heads.dim, kv * heads.dim, kv * heads.value_dim)
     if module.split == "qkv_index":  # an index query per kv head, and one index key on every rank
-        parts = (*parts, kv * heads.dim, heads.dim)
+        index_dim = module.leaves[-1].n
+        parts = (*parts, kv * index_dim, index_dim)
     # The engine's own full size counts replicated kv heads once per rank.
     k = module.leaves[0].k or 1
     return Shard(sum(parts), k, sum(parts) * tp, k, parts, heads_divide(heads.query, heads.kv, tp))

@@ -15,6 +15,8 @@ ONLINE: Row = {
                                 "late": Field("flag", "no shorthand: it meets "
                                               "--quantization-config only when the config class "
                                               "is made", required=False),
+                                "deferred": Field("flag", "a checkpoint method of this name goes "
+                                                  "first", required=False),
                                 "source": Field("text", "engine file:symbol"),
                             }),
     "online_keys": Field("list", "quantization keys that a spec may name", of={

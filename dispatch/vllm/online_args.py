@@ -38,7 +38,7 @@ def given_args(table: Table, deployment: Deployment) -> OnlineArgs | None:
     the engine does not have."""
     row = _shorthands(table).get(deployment.quantization or "")
     if deployment.quantization_config is None:
-        return None if row is None else _shorthand(row)
+        return None if row is None or row.get("deferred") else _shorthand(row)
     return _over(table, read(table, deployment.quantization_config), row)
 
 

@@ -56,9 +56,9 @@ from quantplan.dispatch.vllm.patterns import (
     ignore_findings,
     wildcard_findings,
 )
-from quantplan.dispatch.vllm.serving import Serving, serve
+from quantplan.dispatch.vllm.serving import WITHOUT_CONFIG, Serving, serve
 from quantplan.dispatch.vllm.sites import site_at
-from quantplan.dispatch.vllm.start import architecture, check_start
+from quantplan.dispatch.vllm.start import architecture, check_start, code_findings
 from quantplan.dispatch.vllm.stored import stored_findings
 from quantplan.dispatch.vllm.tuned import tuned_file
 
@@ -146,7 +146,8 @@ def _findings(
     excluded = serving.excluded if serving else ()
     told = () if not layers else (*ignore_findings(context, ignore, exact),
                                   *wildcard_findings(context, layers, excluded),
-                                  *dynamic_findings(context), *stored_findings(context, layers))
+                                  *dynamic_findings(context), *stored_findings(context, layers),
+                                  *code_findings(context))
     found = (*covered(context.table, (*findings(context, layers), *told)),
              *_notes(context.checkpoint))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
@@ -198,19 +199,10 @@ def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
     assignment = serving.assign(site) if quantized else plain
     if assignment is None:
         return _layer(site, Assignment("UnquantizedEmbeddingMethod",
-                                       why=_why_embedding(serving, site, quantized)), None, None)
+                                       why=serving.why_embedding(site, quantized)), None, None)
     if assignment.source is not None:
         _chosen(context, serving, site, assignment.source)
     return _chosen(context, serving, site, assignment)
-
-
-def _why_embedding(serving: Serving, site: Site, asked: bool) -> str | None:
-    """Return why an embedding or lm_head stays in 16 bits, None in a model without a method."""
-    if not serving.config_class:
-        return None
-    if not site.is_head:
-        return "rows are looked up, not multiplied"
-    return f"{serving.config_class} leaves lm_head alone" if asked else BUILT_PLAIN.why
 
 
 def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignment) -> Layer:
@@ -294,7 +286,7 @@ def _layer(
 
 
 BACKEND_FACTS = {"flag.linear_backend", "flag.linear_backend_words"}
-BUILT_PLAIN = Assignment("UnquantizedLinearMethod", why="built without the quantization config")
+BUILT_PLAIN = Assignment("UnquantizedLinearMethod", why=WITHOUT_CONFIG)
 BUILDERS: Mapping[str, Callable[[Context, Serving, Site], Layer]] = {
     "linear": _linear_layer, "embedding": _linear_layer, "attention": attention_layer,
     "mla": attention_layer, "experts": experts_layer, "part": attention_layer,

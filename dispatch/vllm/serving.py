@@ -39,6 +39,7 @@ After = Callable[[Context, Site, Assignment, Selection], Assignment]
 Assign = Callable[[Site], "Assignment | None"]
 AssignExperts = Callable[[Experts], Plan]
 KvMethod = Callable[[Site], "str | None"]
+WITHOUT_CONFIG = "built without the quantization config"
 
 
 class Serving(NamedTuple):
@@ -70,6 +71,15 @@ class Serving(NamedTuple):
         if kind not in self.kv_kinds:
             return None
         return self.kv_refined(site) if self.kv_refined else self.kv_method
+
+    def why_embedding(self, site: Site, asked: bool) -> str | None:
+        """Return why an embedding or lm_head stays in 16 bits, None in a model without a method;
+        `asked` is whether it is built with the quantization config."""
+        if not self.config_class:
+            return None
+        if not site.is_head:
+            return "rows are looked up, not multiplied"
+        return f"{self.config_class} leaves lm_head alone" if asked else WITHOUT_CONFIG
 
 
 def serve(named: NamedMethod, context: Context) -> Serving:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.predicates import fill
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import Finding
+from quantplan.dispatch.vllm.context import Context, Table, refuse
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.near_names import did_you_mean, near_names
 from quantplan.tables.transformers_rows import (
@@ -82,7 +83,7 @@ def knows_type(table: Table, model_type: object) -> bool:
 def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
     model_type = checkpoint.config.get("model_type")
     own_code = "AutoConfig" in (checkpoint.config.get("auto_map") or {})
-    if knows_type(table, model_type) or (own_code and deployment.trust_remote_code):
+    if knows_type(table, model_type) or deployment.trust_remote_code:
         return
     name = checkpoint.folder
     if not model_type:
@@ -108,16 +109,36 @@ def _check_laws(table: Table, checkpoint: Checkpoint) -> None:
 
 def _check_law(row: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     others = row.get("multiple_of") or row["equals"]
-    sides = [[config.get(name) for name in names] for names in (row["product"], others)]
-    if not all(isinstance(value, int) for side in sides for value in side):
+    product, other = _product(config, row["product"]), _product(config, others)
+    if product is None or other is None:
         return
-    product, other = prod(sides[0]), prod(sides[1])
     if (other and product % other) if "multiple_of" in row else product != other:
         text = fill(row["says"], {"product": product, "other": other})
         raise refuse("config fields", "StrictDataclassClassValidationError",
                      f"Class validation error for validator 'validate_architecture':\n    "
                      f"ValueError: {text}", None, row["source"],
                      hint=f"config.json: {', '.join((*row['product'], *others))}.")
+
+
+def _product(config: Mapping[str, Any], names: Sequence[str]) -> int | None:
+    """Return the product of fields, None where the config leaves one out."""
+    sizes = [value for value in map(config.get, names) if isinstance(value, int)]
+    return prod(sizes) if len(sizes) == len(names) else None
+
+
+def code_findings(context: Context) -> Iterator[Finding]:
+    """Yield a model type that only code of the repository's can teach the engine, where the config
+    does not name that code: the answer then assumes that the code registers itself."""
+    config, table = context.checkpoint.config, context.table
+    named = "AutoConfig" in (config.get("auto_map") or {})
+    if context.deployment.trust_remote_code and not named and not knows_type(
+            table, config.get("model_type")):
+        yield Finding(
+            "config fields", "warning", "code-not-named",
+            f"model type {config.get('model_type')} is known to neither the engine nor "
+            f"Transformers {table['model_types']['transformers']}, and config.json names no code "
+            "for it (auto_map): --trust-remote-code alone does not load it",
+            "Restore auto_map from the published config.json.", CONFIG_SOURCE)
 
 
 def _untrusted(name: str) -> str:

@@ -37,12 +37,16 @@ def test_code_of_the_repository_is_not_run_unasked() -> None:
     assert explain(config, capability="9.0", trust_remote_code=True).trace.outcome == "ok"
 
 
-def test_trust_does_not_help_a_model_type_without_code() -> None:
-    """MiMo-7B-Base names no auto_map; the engine's answer is the same with the flag."""
+def test_trusted_code_that_the_config_does_not_name() -> None:
+    """vLLM 0.32.0 with --trust-remote-code refuses such a config as without, unless the code
+    registers its config class by itself."""
     config = {**LLAMA, "model_type": "mimo", "architectures": ["MiMoForCausalLM"]}
-    plain = error(config)
-    assert plain[2].startswith("The checkpoint you are trying to load has model type `mimo` but")
-    assert error(config, trust_remote_code=True) == plain
+    assert error(config)[2].startswith("The checkpoint you are trying to load has model type "
+                                       "`mimo`")
+    found = explain(config, capability="9.0", trust_remote_code=True).to_dict()["findings"]
+    assert [row["message"] for row in found if row["id"] == "code-not-named"] == [
+        "model type mimo is known to neither the engine nor Transformers 5.19.0, and config.json "
+        "names no code for it (auto_map): --trust-remote-code alone does not load it"]
 
 
 @pytest.mark.parametrize(("changes", "begins"), [
