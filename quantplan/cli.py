@@ -6,7 +6,9 @@ import errno
 import io
 import os
 import sys
-from typing import Any
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, NoReturn
 
 import click
 
@@ -20,10 +22,10 @@ from quantplan.cli_options import (
 from quantplan.cli_tables import tables
 from quantplan.cli_verify import verify
 from quantplan.completion import kernel_names
-from quantplan.output import clean, discard_stdout, say
+from quantplan.output import clean, discard_stdout, say, say_json
 from quantplan.tables.errors import QuantplanError, UsageError
 
-LONGEST_ERROR = 1000
+LONGEST_ERROR, LONGEST_BUG = 1000, 500
 EPILOG = (
     "Exit codes: 0 it starts and fits; 1 the engine would refuse, fail or not fit; 2 usage; "
     "3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our bug."
@@ -50,7 +52,8 @@ def quantplan() -> None:
 def explain(engines: tuple[str, ...], **options: Any) -> None:
     """What runs: method, gates, kernel and mode per layer of MODEL, and why.
 
-    MODEL is a folder, a config.json, a hub id or a bundled name (`quantplan models`).
+    MODEL is a folder, a config.json, a hub id or a bundled name (`quantplan models`). Sizes N x K
+    are output and input features of a layer on one rank of --tp.
     """
     from quantplan.commands import run_explain
 
@@ -152,35 +155,41 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except click.ClickException as error:
-        _say("usage", UsageError(" ".join(error.format_message().split()), hint="See --help."))
-        sys.exit(2)
+        _end(UsageError(" ".join(error.format_message().split()), hint="See --help."))
     except QuantplanError as error:
-        _say(error.kind, error)
-        sys.exit(error.exit_code)
+        _end(error)
     except OSError as error:  # the library's own output: --help, --version
         if error.errno != errno.ENOSPC:
-            _bug(error)
-            sys.exit(5)
-        _say("usage", UsageError("the output cannot be written", found=error.strerror))
+            _end(_bug(error))
         discard_stdout()
-        sys.exit(2)
+        _end(UsageError("the output cannot be written", found=error.strerror))
     except Exception as error:  # our bug: still one line, never a traceback
-        _bug(error)
-        sys.exit(5)
+        _end(_bug(error))
 
 
-def _say(kind: str, error: QuantplanError) -> None:
+def _end(error: QuantplanError) -> NoReturn:
+    """Say the error in one line, and as JSON where that is asked for; exit with its code."""
+    if _json_asked(sys.argv):
+        with suppress(QuantplanError):  # what cannot be written is not said twice
+            say_json(error.to_dict())
     text = str(error)
     text = text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}..."
-    click.echo(f"error: {kind}: {clean(text)}", err=True)
+    click.echo(f"error: {error.kind}: {clean(text)}", err=True)
+    sys.exit(error.exit_code)
 
 
-def _bug(error: Exception) -> None:
+def _json_asked(arguments: list[str]) -> bool:
+    """Return whether --format json is among the arguments, of which others may be wrong."""
+    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+
+
+def _bug(error: Exception) -> QuantplanError:
+    """Return a bug of ours as an error that names its place."""
     import traceback
 
     if os.environ.get("QUANTPLAN_DEBUG"):
         traceback.print_exc()
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(where.filename)}:{where.lineno}"
-    click.echo(f"error: internal: {type(error).__name__} at {place}: {clean(str(error))}. "
-               "This is a bug of quantplan; QUANTPLAN_DEBUG=1 shows where.", err=True)
+    return QuantplanError(f"{type(error).__name__} at {place}: {str(error)[:LONGEST_BUG]}",
+                          hint="This is a bug of quantplan; QUANTPLAN_DEBUG=1 shows where.")

@@ -31,8 +31,8 @@ def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--kv-cache-dtype", default="auto", metavar="DTYPE", show_default=True),
         click.option("--quantization", "-q", metavar="METHOD", help="As the engine's flag."),
         click.option("--dtype", default="auto", metavar="DTYPE", show_default=True),
-        click.option("--tp", type=click.IntRange(1, 1024), default=1, show_default=True,
-                     help="Tensor parallel size."),
+        click.option("--tp", "--tensor-parallel-size", "tp", type=click.IntRange(1, 1024),
+                     default=1, show_default=True, help="Tensor parallel size."),
     ):
         command = option(command)
     return command
@@ -58,8 +58,8 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--quantization-config", metavar="JSON", help="As the engine's flag: what to "
                      "quantize while the checkpoint loads."),
         click.option("--attention-backend", metavar="NAME", help="As the engine's flag."),
-        click.option("--dp", type=click.IntRange(1, 1024), default=1, show_default=True,
-                     help="Data parallel size."),
+        click.option("--dp", "--data-parallel-size", "dp", type=click.IntRange(1, 1024),
+                     default=1, show_default=True, help="Data parallel size."),
         click.option("--enable-expert-parallel", "--ep", is_flag=True,
                      help="Whole experts on every rank."),
         click.option("--moe-backend", default="auto", metavar="NAME", show_default=True),

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from quantplan.dispatch.facts import LIB_STATES, Checkpoint, Deployment, Gpu
 from quantplan.dispatch.predicates import FAIL, PASS
 from quantplan.dispatch.trace import Candidate, Layer, Trace
-from quantplan.reports.columns import columns
 from quantplan.reports.explain_view import rows, starts
-from quantplan.reports.trace_text import depth_text, grouped, short_path, why_not_text
+from quantplan.reports.layer_names import short_path
+from quantplan.reports.layer_table import layer_table, mode_of
+from quantplan.reports.trace_text import depth_text, grouped, why_not_text
 from quantplan.tables.mode_rows import modes
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -35,7 +36,7 @@ def explain_text(shown: Shown, *, verbose: bool = False, why_not: str | None = N
     if shown.trace.error:
         parts.append(error_text(shown.trace))
     else:
-        parts.append(_table(shown.trace))
+        parts.append(layer_table(shown.trace, shown.deployment.tp))
     if why_not:
         parts.append(why_not_text(shown.trace, why_not))
     parts += [_conditions(shown.trace), _findings(shown.trace)]
@@ -110,7 +111,7 @@ def mode_lines(trace: Trace) -> list[list[str]]:
     example: dict[str, Layer] = {}
     for layer in trace.layers:
         if layer.weighted and layer.module not in ("VocabParallelEmbedding", "ParallelLMHead"):
-            mode = _mode(layer, trace)
+            mode = mode_of(layer, trace)
             count = layer.weights or (layer.n or 0) * (layer.k or 0)
             weights[mode] = weights.get(mode, 0) + count
             example.setdefault(mode, layer)
@@ -205,40 +206,6 @@ def _shortened(line: str) -> str:
         return line
     left_out = len(line) - BEGINNING
     return f"{line[:BEGINNING]}... ({left_out:,} more characters; --format json has all of it)"
-
-
-def _table(trace: Trace) -> str:
-    counts: dict[tuple[str, ...], int] = {}
-    for layer, indices in rows(trace.layers):
-        size = f"{layer.n} x {layer.k}" if layer.n else ""
-        kernel = layer.kernel or layer.attn_backend or _path(layer)
-        mode = _mode(layer, trace) if layer.weighted else _kv(layer, trace)
-        row = (short_path(layer), size, kernel, mode)
-        counts[row] = counts.get(row, 0) + (len(indices) or 1)
-    found = [(path, str(count), *rest) for (path, *rest), count in counts.items()]
-    return columns(found, ("layer", "count", "N x K", "kernel", "mode"), "lrrll")
-
-
-def _kv(layer: Layer, trace: Trace) -> str:
-    if layer.kv_cache_dtype is None:
-        return ""
-    dtype = trace.dtype if layer.kv_cache_dtype == "auto" else layer.kv_cache_dtype
-    prefill = f", prefill {layer.prefill_backend}" if layer.prefill_backend else ""
-    return f"KV {dtype}{prefill}"
-
-
-def _mode(layer: Layer, trace: Trace) -> str:
-    plain = "W32A32" if trace.dtype == "float32" else "W16A16"
-    return layer.mode or ("unknown" if layer.selection else plain)
-
-
-def _path(layer: Layer) -> str:
-    if layer.selection:
-        return "not known from here"
-    if layer.method == "AutoAWQLinearMethod":
-        return "AutoAWQLinearMethod (Triton AWQ)"
-    method = layer.method or ""
-    return "unquantized" if method.startswith("Unquantized") else method
 
 
 def _conditions(trace: Trace) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from quantplan.dispatch.predicates import PASS
 from quantplan.dispatch.trace import Candidate, Layer, Selection, Trace
 from quantplan.reports.explain_view import rows, star_path
+from quantplan.reports.layer_names import Row, short_path, told_apart
 
-
-def short_path(layer: Layer) -> str:
-    """Return a row's path as a table of layers shows it."""
-    return star_path(layer).replace("model.layers.*.", "")
+SIZE = re.compile(r"(layer\.\w+ is |layer\.\w+ \(|remainder )(\d+)")
+"""A size of a layer in the words of a check (dispatch/predicates.py)."""
 
 
 def why_not_text(trace: Trace, kernel: str) -> str:
@@ -68,14 +69,28 @@ def _answer(candidate: Candidate, selection: Selection | None) -> str:
 
 
 def depth_text(trace: Trace) -> str:
-    """Return every step and check that led to the method and the kernels."""
+    """Return every step and check that led to the method and the kernels, once for layers that
+    differ in their sizes only."""
     lines = ["trace:"]
     for step in trace.method.steps:
         lines.append(f"  {step.kind}: {step.what} ({step.because})  [{step.source}]")
+    told: dict[tuple[str, ...], list[tuple[Row, list[str]]]] = {}
     for layer, indices in rows(trace.layers):
-        lines.append(f"  {star_path(layer)} ({len(indices) or 1})")
-        lines += _layer_depth(layer)
+        depth = _layer_depth(layer)
+        key = tuple(SIZE.sub(r"\1", line) for line in depth)
+        told.setdefault(key, []).append(((star_path(layer), indices), depth))
+    names = iter(told_apart([row for group in told.values() for row, _ in group], counted=True))
+    for group in told.values():
+        lines.append(f"  {', '.join(islice(names, len(group)))}")
+        lines += map(_of_all, zip(*(depth for _, depth in group), strict=True))
     return "\n".join(lines)
+
+
+def _of_all(lines: Sequence[str]) -> str:
+    """Return one line for lines that differ in sizes only: with the sizes of all."""
+    sizes = zip(*([found[2] for found in SIZE.finditer(line)] for line in lines), strict=True)
+    told = iter([", ".join(dict.fromkeys(values)) for values in sizes])
+    return SIZE.sub(lambda found: found[1] + next(told), lines[0])
 
 
 def _layer_depth(layer: Layer) -> list[str]:

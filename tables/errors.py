@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class QuantplanError(Exception):
     """A refusal that fits one line: what is wrong, what was wanted and found, what to do next."""
@@ -19,6 +21,12 @@ class QuantplanError(Exception):
     ) -> None:
         self.what, self.wanted, self.found, self.hint = what, wanted, found, hint
         super().__init__(what)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error as JSON-ready data (reports/schema/error.v1.json)."""
+        return {"schema": "quantplan/error/1", "error": {
+            "code": self.exit_code, "kind": self.kind, "what": self.what, "wanted": self.wanted,
+            "found": self.found, "hint": self.hint or None}}
 
     def __str__(self) -> str:
         parts = [self.what]

@@ -10,6 +10,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.tables.errors import NotKnownError, UsageError
+from quantplan.tables.near_names import did_you_mean, near_names
 
 Row = Mapping[str, Any]
 OPTION = "--attention-config"
@@ -20,7 +21,8 @@ def check_config(table: Table, deployment: Deployment) -> None:
     options = table["attention"]["config"]["options"]
     for name, value in deployment.attention_config.items():
         if name not in options:
-            raise UsageError(f"{OPTION} {name}", wanted="one of " + ", ".join(options))
+            raise UsageError(f"{OPTION} {name}", wanted="one of " + ", ".join(options),
+                             hint=did_you_mean(near_names(name, options)))
         if value is not None:
             _check_value(options[name], value)
     configured_backend(table, deployment)

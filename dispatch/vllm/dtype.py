@@ -9,6 +9,7 @@ from quantplan.dispatch.facts import Checkpoint, Gpu
 from quantplan.dispatch.trace import EngineError
 from quantplan.dispatch.vllm.context import Table, refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
+from quantplan.tables.near_names import did_you_mean, near_names
 
 NAMES = {"half": "float16", "float16": "float16", "float": "float32", "float32": "float32",
          "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -31,7 +32,8 @@ def resolve_dtype(table: Table, checkpoint: Checkpoint, gpu: Gpu, requested: str
     if requested == "auto":
         return _auto(own_dtype(checkpoint), gpu, float16=refused is None)
     if requested not in NAMES:
-        raise UsageError(f"--dtype {requested}", wanted="auto, " + ", ".join(NAMES))
+        raise UsageError(f"--dtype {requested}", wanted="auto, " + ", ".join(NAMES),
+                         hint=did_you_mean(near_names(requested, NAMES)))
     if NAMES[requested] == "float16" and refused is not None:
         raise refuse("activation dtype", "ValidationError",
                      f"The model type {model_type!r} does not support float16. Reason: {refused}",

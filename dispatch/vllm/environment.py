@@ -12,6 +12,7 @@ from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.trace import EngineError, Refusal
 from quantplan.tables.errors import UsageError
+from quantplan.tables.near_names import did_you_mean, near_names
 
 Row = Mapping[str, Any]
 INSTALLED = "installed"
@@ -30,7 +31,8 @@ def library_facts(rows: Mapping[str, Row], deployment: Deployment) -> dict[str, 
 
 def _check_state(rows: Mapping[str, Row], name: str, state: Any) -> None:
     if name not in rows:
-        raise UsageError(f"unknown library {name!r}", wanted="one of " + ", ".join(rows))
+        raise UsageError(f"unknown library {name!r}", wanted="one of " + ", ".join(rows),
+                         hint=did_you_mean(near_names(name, rows)))
     if state == INSTALLED and not any(row.get("package_of") == name for row in rows.values()):
         raise UsageError(f"--lib {name}={state}", wanted="on, off or unknown",
                          hint="An installed package is all that the engine asks for here.")

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
+from quantplan.tables.near_names import did_you_mean, near_names
 
 Layers = tuple[Layer, ...]
+MISSPELT = 0.92
+"""Likeness of a name to a variable's that no other variable of the engine (envs.py) reaches."""
 
 
 def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
@@ -21,15 +24,17 @@ def removed_environment(context: Context, layers: Layers) -> Iterator[Finding]:
 
 
 def unread_environment(context: Context, layers: Layers) -> Iterator[Finding]:
-    """Variables of the engine's name that selection does not read: another purpose, or a typo."""
+    """Variables that selection does not read: of another purpose of the engine's, or misspelt."""
     table = context.table
     known = {*table["environment"], *table["removed_environment"]}
     for name in sorted(set(context.deployment.env) - known):
-        if name.startswith("VLLM_"):
-            yield Finding("flags", "info", "variable-not-read",
+        near = near_names(name, table["environment"], cutoff=MISSPELT)
+        if near or name.startswith("VLLM_"):
+            reads = f"Selection reads {', '.join(table['environment'])}."
+            yield Finding("flags", "warning" if near else "info", "variable-not-read",
                           f"{name} is none of the variables that kernel selection reads: it "
-                          "changes nothing here", "Selection reads "
-                          + ", ".join(table["environment"]) + ".", "envs.py")
+                          "changes nothing here", f"{did_you_mean(near)} {reads}".lstrip(),
+                          "envs.py")
 
 
 def unreadable_environment(context: Context, layers: Layers) -> Iterator[Finding]:

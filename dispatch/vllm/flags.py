@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.vllm.context import Table
 from quantplan.dispatch.vllm.kv_cache import check_kv_flag
 from quantplan.tables.errors import UsageError
+from quantplan.tables.near_names import did_you_mean, near_names
 
 
 def check_flags(table: Table, deployment: Deployment) -> None:
     """Raise UsageError for a flag's value that the engine does not have."""
     _check_backend(table, "--linear-backend", deployment.linear_backend)
     _check_per_quant(table, deployment.linear_backend_per_quant)
-    if deployment.moe_backend not in table["moe_backends"]:
-        raise UsageError(f"--moe-backend {deployment.moe_backend}",
-                         wanted=", ".join(table["moe_backends"]))
+    _check_name("--moe-backend", deployment.moe_backend, table["moe_backends"])
     check_kv_flag(table, deployment.kv_cache_dtype)
     dtypes, asked = table["attention"]["encoder"]["dtypes"], deployment.mm_encoder_attn_dtype
-    if asked is not None and asked not in dtypes:
-        raise UsageError(f"--mm-encoder-attn-dtype {asked}", wanted=", ".join(dtypes))
+    if asked is not None:
+        _check_name("--mm-encoder-attn-dtype", asked, dtypes)
 
 
 def _check_per_quant(table: Table, overrides: Mapping[str, str] | None) -> None:
@@ -33,6 +32,10 @@ def _check_per_quant(table: Table, overrides: Mapping[str, str] | None) -> None:
 
 
 def _check_backend(table: Table, option: str, backend: str) -> None:
-    if backend != "auto" and backend not in table["linear_backends"]:
-        raise UsageError(f"{option} {backend}",
-                         wanted="auto, " + ", ".join(table["linear_backends"]))
+    _check_name(option, backend, ("auto", *table["linear_backends"]))
+
+
+def _check_name(option: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise UsageError(f"{option} {name}", wanted=", ".join(known),
+                         hint=did_you_mean(near_names(name, known)))

@@ -12,6 +12,7 @@ from quantplan.dispatch.vllm.attention_facts import is_fp8, is_quantized, window
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 from quantplan.dispatch.vllm.ct_args import STRATEGIES
 from quantplan.tables.errors import UsageError
+from quantplan.tables.near_names import did_you_mean, near_names
 
 Row = Mapping[str, Any]
 SCHEME_STRATEGIES = ("tensor", "attn_head")
@@ -22,7 +23,8 @@ def check_kv_flag(table: Row, requested: str) -> None:
     """Raise UsageError for a --kv-cache-dtype that is no choice."""
     choices = [row["id"] for row in table["kv_cache"]["dtypes"]]
     if requested not in choices:
-        raise UsageError(f"--kv-cache-dtype {requested}", wanted="one of " + ", ".join(choices))
+        raise UsageError(f"--kv-cache-dtype {requested}", wanted="one of " + ", ".join(choices),
+                         hint=did_you_mean(near_names(requested, choices)))
 
 
 def configured(context: Context, asked: str) -> str:

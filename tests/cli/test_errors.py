@@ -9,16 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, quantization
+from quantplan.reports import explain_view
 from quantplan.tables.errors import TableError
 
 from quantplan import cli
 
 Captured = tuple[int, str, str]
+SCHEMAS = Path(explain_view.__file__).parent / "schema"
 
 
 @pytest.fixture
@@ -85,6 +88,11 @@ MODEL = "llama-3.1-8b"
                                                            "on, off, unknown, installed"]),
     (["explain", MODEL, *GPU, "--lib", "flashinfr=off"], ["unknown library 'flashinfr'",
                                                           "flashinfer"]),
+    (["explain", MODEL, *GPU, "--lib", "deepgemm=off"], ["Did you mean deep_gemm"]),
+    (["explain", MODEL, *GPU, "--linear-backend", "cutlas"], ["Did you mean cutlass"]),
+    (["explain", MODEL, *GPU, "--moe-backend", "marlinn"], ["Did you mean marlin?"]),
+    (["explain", MODEL, *GPU, "--kv-cache-dtype", "fp8_e4m"], ["Did you mean fp8_e4m3"]),
+    (["explain", MODEL, *GPU, "--dtype", "bflot16"], ["Did you mean bfloat16"]),
     (["explain", MODEL, *GPU, "--env", "X"], ["--env X", "KEY=VALUE"]),
     (["explain", MODEL, *GPU, "--env", "=1"], ["--env =1", "KEY=VALUE"]),
     (["explain", MODEL, *GPU, "--dtype", "int8"], ["--dtype int8", "bfloat16"]),
@@ -129,6 +137,33 @@ def test_no_gpu_here_is_said_with_a_way_on(run: Any, monkeypatch: pytest.MonkeyP
     assert (code, out) == (2, "")
     assert "--gpu 4090" in err
     assert "--capability 8.9" in err
+
+
+# As JSON.
+
+
+@pytest.mark.parametrize("arguments, code", [
+    (["--gpu", "4091"], 2), (["--tpp", "x"], 2), ([*GPU, "--engine", "vllm@9"], 4)])
+@pytest.mark.parametrize("asked", [["--format", "json"], ["--format=json"]])
+def test_a_refusal_is_json_too(
+    run: Any, arguments: list[str], code: int, asked: list[str]
+) -> None:
+    found, out, err = run("explain", MODEL, *asked, *arguments)
+    told = json.loads(out)
+    jsonschema.validate(told, json.loads((SCHEMAS / "error.v1.json").read_text(encoding="utf-8")))
+    assert (found, told["error"]["code"]) == (code, code)
+    assert err.startswith(f"error: {told['error']['kind']}: {told['error']['what']}")
+
+
+def test_a_checkpoint_s_refusal_is_json_too(run: Any, tmp_path: Path) -> None:
+    code, out, _ = run("explain", write(tmp_path, "[]"), *GPU, "--format", "json")
+    assert (code, json.loads(out)["error"]["kind"]) == (3, "bad-checkpoint")
+
+
+def test_the_engine_s_long_spellings(run: Any) -> None:
+    asked = run("explain", MODEL, *GPU, "--tensor-parallel-size", "4", "--data-parallel-size", "2")
+    assert asked == run("explain", MODEL, *GPU, "--tp", "4", "--dp", "2")
+    assert asked[0] == 0
 
 
 # 3: the checkpoint.

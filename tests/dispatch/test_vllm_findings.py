@@ -247,9 +247,12 @@ def test_errors_come_first_and_every_stage_is_one_of_the_twelve() -> None:
 
 def test_a_variable_that_selection_does_not_read() -> None:
     """A typo looks like a setting that had no effect."""
-    answer = ask("fp8-dynamic", env={"VLLM_DISABLE_KERNELS": "MarlinLinearKernel", "HOME": "x"})
-    finding = only(answer, "variable-not-read")
-    assert (finding.severity, finding.message) == (
-        "info", "VLLM_DISABLE_KERNELS is none of the variables that kernel selection reads: it "
-        "changes nothing here")
+    for name, severity in (("VLLM_DISABLE_KERNELS", "warning"), ("VLLM_PORT", "info")):
+        answer = ask("fp8-dynamic", env={name: "MarlinLinearKernel", "HOME": "x"})
+        finding = only(answer, "variable-not-read")
+        assert (finding.severity, finding.message) == (
+            severity, f"{name} is none of the variables that kernel selection reads: it changes "
+            "nothing here")
+        assert str(finding.hint).startswith("Did you mean VLLM_DISABLED_KERNELS? Selection reads "
+                                            if severity == "warning" else "Selection reads VLLM_")
     assert found(ask("fp8-dynamic", env={"VLLM_BATCH_INVARIANT": "0"}), "variable-not-read") == []

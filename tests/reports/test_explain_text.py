@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asking import FP8_PARTS, LLAMA, QWEN_72B, ask, ask_row, golden_rows, scheme, stored
+from asking import (
+    FP8_PARTS,
+    LLAMA,
+    QWEN_72B,
+    ask,
+    ask_row,
+    golden_rows,
+    quantization,
+    scheme,
+    stored,
+)
 from quantplan.reports.explain_text import Shown, explain_text, why_mode
+from quantplan.reports.layer_names import layer_words
 from quantplan.tables.engine_rows import load_engine
 from quantplan.tables.mode_rows import modes
 
@@ -291,7 +303,42 @@ def test_verbose_has_every_step_candidate_check_and_source() -> None:
     for layer in answer.trace.layers:
         for candidate in layer.selection.candidates if layer.selection else ():
             for check in candidate.checks:
-                assert f"{check.verdict}: {check.text}  [{check.source}]" in depth
+                line = re.escape(f"{check.verdict}: {check.text}  [{check.source}]")
+                sized = re.sub(r"(layer\\\.\w+\\ (?:is\\ |\\\())(\d+)",
+                               r"\1[\\d, ]*\\b\2\\b[\\d, ]*", line)
+                assert re.search(sized, depth), line
+
+
+def test_verbose_tells_layers_that_differ_in_sizes_only_once() -> None:
+    whole = text(ask("awq4-g128", "8.0", model=LLAMA_8B), verbose=True)
+    assert whole.count("CutlassW4A8LinearKernel: fail") == 1
+    assert ("\n  model.layers.*.self_attn.qkv_proj (32), model.layers.*.self_attn.o_proj (32), "
+            "model.layers.*.mlp.gate_up_proj (32), model.layers.*.mlp.down_proj (32)\n"
+            "    AutoAWQMarlinLinearMethod\n") in whole
+    assert "pass: layer.n is 6144, 4096, 28672; must be a multiple of 128  [" in whole
+
+
+def test_sizes_of_one_rank_are_said_to_be() -> None:
+    assert "count  N x K per rank  kernel" in text(ask("fp8-static", "9.0", tp=2))
+    assert "N x K  kernel" in text(ask("fp8-static", "9.0"))
+
+
+def test_rows_of_one_path_say_of_which_layers_each_is() -> None:
+    answer = ask(quantization("ct-fp8-dynamic", ignore=["re:.*layers.[01].mlp.*"]), "9.0",
+                 model={**LLAMA, "num_hidden_layers": 4})
+    brief = text(answer)
+    for row in ("mlp.down_proj (layers 0-1)", "mlp.down_proj (layers 2-3)"):
+        assert f"\n  {row}  " in brief
+    assert "\n  self_attn.o_proj  " in brief
+    assert "\n  model.layers.*.mlp.down_proj (layers 0-1)" in text(answer, verbose=True).replace(
+        "model.layers.*.mlp.gate_up_proj (layers 0-1), ", "")
+
+
+@pytest.mark.parametrize("indices, words", [
+    ([3], "layer 3"), ([0, 1, 2], "layers 0-2"), ([5, 0, 1], "layers 0-1, 5"),
+    (list(range(0, 10, 2)), "layers 0, 2, 4, 6 ... 8"), ([0, 2, 4, 6], "layers 0, 2, 4, 6")])
+def test_layers_are_told_in_runs(indices: list[int], words: str) -> None:
+    assert layer_words(indices) == words
 
 
 def test_brief_has_no_trace() -> None:
