@@ -100,6 +100,11 @@ def layer_dtype(context: Context, site: Site) -> str:
     if site.module.facts.get("without_cache_config"):
         return "fp8" if context.facts["kv.scheme"] else "auto"
     kind, skip = scales_kind(context.table, site.module.module), context.facts["kv.skip_layers"]
+    if kind and skip and sum(part.isdecimal() for part in site.path.split(".")) != 1:
+        raise refuse("layer assignment", "AssertionError",
+                     f"layer name {site.path} should only contain one integer", site.path,
+                     "model_executor/models/utils.py:extract_layer_index",
+                     hint="Drop --kv-cache-dtype-skip-layers: this model's layers have two numbers.")
     windowed = kind == "attention" and window(context, site.module.facts) is not None
     alone = str(site.layer_index) in skip or (windowed and "sliding_window" in skip)
     return "auto" if kind and alone else str(context.facts["kv.run_dtype"])

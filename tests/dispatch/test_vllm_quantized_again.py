@@ -158,3 +158,16 @@ def test_0_33_quantizes_experts_again() -> None:
                      quantization_config={"moe": "mxfp8"})
     assert {x.method for x in answer.trace.layers if "experts" in x.path} == {
         "Mxfp8OnlineMoEMethod"}
+
+
+@pytest.mark.parametrize(("shorthand", "text"), [
+    ("fp8_per_tensor", "Requantizing checkpoint-quantized MoE layers is not supported."),
+    ("mxfp8", None), ("mxfp4", None)])
+def test_shorthands_over_a_checkpoint_that_overrides_them(shorthand: str, text: str | None) -> None:
+    """gpt-oss' own method stands before --quantization; the shorthand still composes with it, but
+    for the two that are names of checkpoint methods too
+    (config/quantization.py:_DEFERRED_ONLINE_SHORTHANDS)."""
+    answer = explain("gpt-oss-20b", engine="vllm", engine_version="0.32.0", capability=90,
+                     quantization=shorthand).to_dict()
+    assert answer["method"]["resolved"] == "gpt_oss_mxfp4"
+    assert (answer["error"] and answer["error"]["message"]) == text
