@@ -104,7 +104,7 @@ def layer_dtype(context: Context, site: Site) -> str:
         raise refuse("layer assignment", "AssertionError",
                      f"layer name {site.path} should only contain one integer", site.path,
                      "model_executor/models/utils.py:extract_layer_index",
-                     hint="Drop --kv-cache-dtype-skip-layers: this model's layers have two numbers.")
+                     hint="Drop --kv-cache-dtype-skip-layers.")
     windowed = kind == "attention" and window(context, site.module.facts) is not None
     alone = str(site.layer_index) in skip or (windowed and "sliding_window" in skip)
     return "auto" if kind and alone else str(context.facts["kv.run_dtype"])

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from quantplan.oracle.grid_models import grid_models
 
 from quantplan import explain
+from quantplan.oracle.grid_models import grid_models
 
 PER_HEAD = {
     "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
@@ -20,8 +20,8 @@ PER_HEAD = {
                     "dynamic": False},
         "input_activations": {"num_bits": 8, "type": "float", "strategy": "token",
                               "symmetric": True, "dynamic": True}}}}
-UNNAMED = ("TurboQuant KV cache requires identifiable full-attention layers, but none were found in "
-           "the hybrid model config.")
+UNNAMED = ("TurboQuant KV cache requires identifiable full-attention layers, but none were found "
+           "in the hybrid model config.")
 
 
 def asked(architecture: str, quantization: Any = None, **options: Any) -> dict[str, Any]:

@@ -37,9 +37,16 @@ def over(args: OnlineArgs, experts: Experts, own: Plan) -> Plan:
         return PLANS[found](experts)
     refused = experts.context.table["requantization"].get("experts")
     if refused:
-        raise refuse("layer assignment", "NotImplementedError", refused, experts.prefix, SOURCE,
-                     hint="Name the experts in ignore of --quantization-config.")
+        return _refusing(refused, experts, own)
     return PLANS[found](experts)._replace(source=own)
+
+
+def _refusing(says: str, experts: Experts, own: Plan) -> Plan:
+    """Return the checkpoint's plan, refused once its backend is found, which comes first."""
+    def refusing(*_: object) -> None:
+        raise refuse("layer assignment", "NotImplementedError", says, experts.prefix, SOURCE,
+                     hint="Name the experts in ignore of --quantization-config.")
+    return own._replace(after=refusing)
 
 
 def _activated(args: OnlineArgs, experts: Experts, own: Plan) -> Plan:
