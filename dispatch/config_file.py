@@ -88,16 +88,15 @@ def parse_json(data: bytes, file: str) -> dict[str, Any]:
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise _not_json(file, "an unpaired surrogate escape") from None
+        raise _disputed(file, "an unpaired surrogate escape") from None
     except UnicodeDecodeError as error:
-        raise _not_json(file, f"byte {data[error.start]:#04x} at {error.start}") from None
+        raise _disputed(file, f"byte {data[error.start]:#04x} at {error.start}") from None
     except RecursionError:
         raise _too_deep(file) from None
     except json.JSONDecodeError as error:
-        place = f"{error.msg} at line {error.lineno} column {error.colno}"
-        raise _not_json(file, place if text.strip() else "an empty file") from None
+        raise _not_json(file, error, empty=not text.strip()) from None
     except _RefusedError as error:
-        raise _not_json(file, str(error)) from None
+        raise _disputed(file, str(error)) from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{shown(file)} is not an object", wanted="{...}", found=kind(value))
     return value
@@ -196,7 +195,14 @@ def _wrong(
     return error(f"{shown(file)}: {field} is not usable", wanted=wanted, found=kind(value))
 
 
-def _not_json(file: str, found: str) -> CheckpointError:
+def _not_json(file: str, error: json.JSONDecodeError, empty: bool) -> CheckpointError:
+    if empty:
+        return CheckpointError(f"{shown(file)} is empty", wanted="one JSON object")
+    return CheckpointError(f"{shown(file)} is not JSON", found=f"{error.msg} at line "
+                           f"{error.lineno} column {error.colno}")
+
+
+def _disputed(file: str, found: str) -> CheckpointError:
     return CheckpointError(
         f"{shown(file)} is not JSON that every reader agrees on",
         wanted="one JSON object in UTF-8",

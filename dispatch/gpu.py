@@ -124,9 +124,21 @@ def _several(text: str, rows: tuple[GpuRow, ...]) -> UsageError:
 
 
 def _unknown(text: str, key: str) -> UsageError:
+    older = next((row["capability"] for row in read_table("older/gpus")["cards"]
+                  if key in row["names"]), None)
+    if older is not None:
+        return _too_old(text, older)
     near = _near_ids(key)
     return UsageError(f"no GPU is called {text!r}", wanted="an id, alias or name of the catalogue",
                       hint=f"{did_you_mean(near)} {_NEXT_STEP}".lstrip())
+
+
+def _too_old(text: str, capability: str) -> UsageError:
+    askable = int(capability.replace(".", "")) >= _LEAST
+    return UsageError(f"GPU {text!r} is of capability {capability}",
+                      wanted="7.0 or newer: older cards are not in the catalogue",
+                      hint=f"--capability {capability} asks anyway." if askable
+                      else "Capabilities below 6.0 cannot be asked about.")
 
 
 def _near_ids(key: str) -> list[str]:

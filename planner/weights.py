@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Note
+from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import (
     HYPOTHETICAL,
     is_decoder_linear,
@@ -63,6 +64,15 @@ def weigh(
     lines = weigh_sizes(structure, weights, tp, dtype, quantized)
     notes = _ignored(weights) if quantized is None else ()
     return Weights(lines, format_title(weights, dtype), CONFIG, notes)
+
+
+def weighable(checkpoint: Checkpoint) -> bool:
+    """Return whether every weight of the model has a row, and the format's bytes are known."""
+    try:
+        weigh(checkpoint, model_structure(checkpoint), tp=1, dtype="bfloat16")
+    except NotKnownError:
+        return False
+    return True
 
 
 def weigh_sizes(

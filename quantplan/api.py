@@ -120,7 +120,7 @@ def budget(
                             as_format=as_format)
     device = None
     if gpu is not None or capability is not None or gpu_mem is None:
-        device = open_gpu(gpu, capability)
+        device = _gpu_with_memory(gpu, capability)
     table = open_table(engine, engine_version, assume_nearest)
     with limited():
         found = deployed_budget(checkpoint, table, deployment, device,
@@ -161,6 +161,17 @@ def open_model(
     from quantplan.dispatch.formats import as_format as in_format
 
     return in_format(checkpoint, as_format)
+
+
+def _gpu_with_memory(gpu: str | None, capability: str | int | float | None) -> Gpu:
+    """Return the GPU asked about; where none is named or here, name the way out that needs none."""
+    try:
+        return open_gpu(gpu, capability)
+    except UsageError as error:
+        if gpu is not None or capability is not None:
+            raise
+        raise UsageError(error.what, wanted="--gpu-mem 24GiB, or a GPU", found=error.found,
+                         hint=error.hint) from None
 
 
 def open_gpu(gpu: str | None, capability: str | int | float | None) -> Gpu:

@@ -27,8 +27,9 @@ from quantplan.tables.errors import QuantplanError, UsageError
 
 LONGEST_ERROR, LONGEST_BUG = 1000, 500
 EPILOG = (
-    "Exit codes: 0 it starts and fits; 1 the engine would refuse, fail or not fit; 2 usage; "
-    "3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our bug."
+    "Exit codes: 0 it starts and fits, perhaps on a condition that is named; 1 the engine would "
+    "refuse, fail or not fit; 2 usage; 3 bad or unreadable checkpoint; 4 not known (no table, "
+    "unknown layout); 5 our bug."
 )
 
 
@@ -53,7 +54,8 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
     """What runs: method, gates, kernel and mode per layer of MODEL, and why.
 
     MODEL is a folder, a config.json, a hub id or a bundled name (`quantplan models`). Sizes N x K
-    are output and input features of a layer on one rank of --tp.
+    are output and input features of a layer on one rank of --tp. That it starts is said of
+    selection and model construction, not of memory (`quantplan budget`).
     """
     from quantplan.commands import run_explain
 

@@ -166,12 +166,13 @@ def _holds(row: Mapping[str, Any], words: tuple[str, ...]) -> bool:
 def run_models(format_: str) -> None:
     """Print the bundled models."""
     from quantplan.dispatch.bundled import bundled_models
-    from quantplan.reports.catalogue import model_table
+    from quantplan.reports.catalogue import model_data, model_table
 
+    rows = model_data(bundled_models())
     if format_ == "json":
-        say_json(bundled_models())
+        say_json(rows)
     else:
-        say(model_table(bundled_models()))
+        say(model_table(rows))
 
 
 def run_probe(format_: str) -> int:

@@ -25,10 +25,20 @@ def gpu_table(rows: Iterable[Mapping[str, Any]]) -> str:
     return _table(found, ("id", "capability", "memory", "from", "bandwidth", "name"), "llrlrl")
 
 
+def model_data(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the bundled models as JSON-ready data: their rows, and whether `budget` answers."""
+    from quantplan.dispatch.bundled import bundled_checkpoint
+    from quantplan.planner.weights import weighable
+
+    found = [(row, bundled_checkpoint(row["id"])) for row in rows]
+    return [{**row, "budget": model is not None and weighable(model)} for row, model in found]
+
+
 def model_table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the bundled models as a table."""
-    found = [(row["id"], f"{row['parameters_count'] / 1e9:.2f} B", row["hub"]) for row in rows]
-    return _table(found, ("id", "parameters", "facts of"), "lrl")
+    """Return the bundled models, as `model_data` has them, as a table."""
+    found = [(row["id"], f"{row['parameters_count'] / 1e9:.2f} B",
+              "yes" if row["budget"] else "no", row["hub"]) for row in rows]
+    return _table(found, ("id", "parameters", "budget", "facts of"), "lrll")
 
 
 def probe_data(found: Probe) -> dict[str, Any]:

@@ -36,6 +36,7 @@ SCHEMAS = {
     "formats": ("format_rows", "FORMAT_DOCUMENT"),
     "grid": ("grid_rows", "GRID_DOCUMENT"),
     "gpus": ("gpu_rows", "GPU_DOCUMENT"),
+    "older": ("gpu_rows", "OLDER_DOCUMENT"),
     "models": ("model_rows", "MODEL_DOCUMENT"),
     "transformers": ("transformers_rows", "TRANSFORMERS_DOCUMENT"),
     "modes": ("mode_rows", "MODE_DOCUMENT"),

@@ -20,7 +20,7 @@ from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, QUARK_SCHEME, SCHEME
 from quantplan.tables.tuned_rows import TUNED_CONFIGS
-from quantplan.tables.versions import known_version
+from quantplan.tables.versions import engine_versions, known_version
 
 KERNEL: Row = {
     "id": Field("text", "the engine's class name"),
@@ -195,6 +195,12 @@ def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
     versions that have a table.
     """
     return keyed(read_table(f"engines/{engine}/{known_version(engine, version)}"))
+
+
+def versions_with(engine: str, trait: str) -> list[str]:
+    """Return the versions of `engine` whose row `trait` of traits is true, oldest first."""
+    return [version for version in engine_versions(engine)
+            if load_engine(engine, version)["traits"][trait]["value"] is True]
 
 
 def keyed(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -76,6 +76,15 @@ GPU_DOCUMENT: Row = {
     "gpus": Field("list", "one row per product and memory size", of=GPU_ROW),
 }
 
+OLDER_DOCUMENT: Row = {
+    "source": Field("text", "where the capabilities are said"),
+    "cards": Field("list", "cards that have no rows of their own", of={
+        "capability": Field("text", 'compute capability as quoted text: "6.1"'),
+        "names": Field("list", "their names, as `lookup_key` leaves them",
+                       of=Field("text", "a name")),
+    }),
+}
+
 _IGNORED = re.compile(r"nvidia|geforce|tesla|nvgpu|[\s_()-]+")
 _GIGABYTES = re.compile(r"(?<=[0-9])gi?b")
 

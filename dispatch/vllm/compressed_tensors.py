@@ -8,13 +8,21 @@ from typing import Any
 
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import ct_embedding, ct_integers
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
+from quantplan.dispatch.vllm.context import (
+    Assignment,
+    Context,
+    Site,
+    refuse,
+    served_by,
+    trait,
+)
 from quantplan.dispatch.vllm.ct_args import read_args
 from quantplan.dispatch.vllm.ct_layers import assign_group, check_capability
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
 from quantplan.dispatch.vllm.ct_targets import CtFields, group_of
 from quantplan.dispatch.vllm.ct_transforms import read_transforms, wrap
 from quantplan.dispatch.vllm.fields import Config, bad_config, names
+from quantplan.dispatch.vllm.gptq import ACT_ORDER
 from quantplan.tables.errors import CheckpointError
 
 FOLDER = "model_executor/layers/quantization/compressed_tensors"
@@ -25,7 +33,7 @@ def read(config: Config, context: Context) -> CtFields:
     """Return the fields of a compressed-tensors checkpoint, or refuse as its constructor does."""
     targets: dict[str, Group] = {}
     formats = context.table["compressed_tensors"]["activation_formats"]
-    act_order = trait(context.table, "grouped_act_order")
+    act_order = trait(context.table, ACT_ORDER)
     for name, raw in (config.get("config_groups") or {}).items():
         if not isinstance(raw, Mapping) or not _is_names(raw.get("targets")):
             raise CheckpointError(f"quantization_config: config_groups: {name}: targets",
@@ -67,7 +75,8 @@ def _group(
         raise bad_config("Compressed-tensors group/dynamic activation ordering "
                          f"(actorder={weights.actorder!r}) is no longer supported. Use a "
                          "checkpoint with static/weight activation ordering or without "
-                         "activation ordering.", SOURCE)
+                         "activation ordering.", SOURCE,
+                         f"Re-quantize without it, or serve it with {served_by(ACT_ORDER)}.")
     own_format = raw.get("format")
     group_format = own_format if own_format is not None else default_format
     inputs = read_args(raw.get("input_activations") or None,

@@ -10,6 +10,7 @@ from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import TEXT, Module, Structure
 from quantplan.dispatch.trace import EngineError, Finding, Refusal, Selection
 from quantplan.dispatch.vllm.environment import library_facts, variable_facts
+from quantplan.tables.engine_rows import versions_with
 
 Table = Mapping[str, Any]
 FP8_TENSOR_CORES_MIN = 89
@@ -120,6 +121,12 @@ def base_facts(
 def trait(table: Table, name: str) -> Any:
     """Return what this version does where a Python rule asks: the value of a row of `traits`."""
     return table["traits"][name]["value"]
+
+
+def served_by(name: str) -> str:
+    """Return the versions whose table has a true trait of that name, for hints of refusals."""
+    found = versions_with("vllm", name)
+    return " or ".join(f"vLLM {version}" for version in found) or "another version"
 
 
 def refuse(  # noqa: PLR0917 - mirrors the fields of EngineError

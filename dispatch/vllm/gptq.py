@@ -6,7 +6,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
+from quantplan.dispatch.vllm.context import (
+    Assignment,
+    Context,
+    Site,
+    refuse,
+    served_by,
+    trait,
+)
 from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.headers import assumed_plain, quantized_modules
@@ -19,6 +26,8 @@ from quantplan.dispatch.vllm.integers import (
 )
 
 SOURCE = "model_executor/layers/quantization/auto_gptq.py:AutoGPTQConfig"
+ACT_ORDER = "grouped_act_order"
+"""The trait of versions whose kernels take groups ordered by activation (g_idx)."""
 DESC_ACT_SOURCE = (
     "model_executor/layers/quantization/utils/gptq_utils.py:normalize_and_validate_gptq_desc_act")
 QUANTIZED_SOURCE = (
@@ -46,7 +55,7 @@ def read(config: Config, context: Context) -> GptqFields:
     dynamic = config.get("dynamic") or {}
     bits, group = need(config, "bits"), need(config, "group_size")
     desc_act, sym = need(config, "desc_act"), need(config, "sym")
-    if not trait(context.table, "grouped_act_order"):
+    if not trait(context.table, ACT_ORDER):
         check_desc_act(desc_act, group, dynamic)
     _weight_type(bits, sym, "config fields", None)
     listed = names(config, "modules_in_block_to_quantize", nested=True)
@@ -59,11 +68,10 @@ def read(config: Config, context: Context) -> GptqFields:
 
 def check_desc_act(desc_act: Any, group: Any, dynamic: Mapping[str, Any]) -> None:
     """Refuse activation ordering within groups, also when a dynamic rule turns it on."""
-    hint = "Re-quantize with desc_act=False, or serve it with an engine that still has g_idx."
     if desc_act and group != -1:
         raise bad_config("GPTQ group activation ordering (desc_act=True) is no longer supported. "
                          "Use a checkpoint with static activation ordering or desc_act=False.",
-                         DESC_ACT_SOURCE, hint)
+                         DESC_ACT_SOURCE, _without_g_idx())
     for pattern, rules in dynamic.items():
         if pattern.startswith("-:") or not isinstance(rules, Mapping):
             continue
@@ -71,7 +79,11 @@ def check_desc_act(desc_act: Any, group: Any, dynamic: Mapping[str, Any]) -> Non
             raise bad_config(
                 "GPTQ group activation ordering (desc_act=True) is no longer supported, but is "
                 f"enabled by dynamic rule {pattern!r}. Use a checkpoint with static activation "
-                "ordering or desc_act=False.", DESC_ACT_SOURCE, hint)
+                "ordering or desc_act=False.", DESC_ACT_SOURCE, _without_g_idx())
+
+
+def _without_g_idx() -> str:
+    return f"Re-quantize with desc_act=False, or serve it with {served_by(ACT_ORDER)}."
 
 
 def _weight_type(bits: Any, sym: Any, stage: str, layer: str | None) -> str:
@@ -112,7 +124,7 @@ def _kernel_list(
     act = marlin_input_dtype(context, site) or context.dtype
     quant = integer_quant(site, weight_type, bits, group, False, act)
     ordered = rule["desc_act"] if isinstance(rule.get("desc_act"), bool) else fields.desc_act
-    if ordered and trait(context.table, "grouped_act_order"):
+    if ordered and trait(context.table, ACT_ORDER):
         quant["quant.g_idx"] = True
     return Assignment("AutoGPTQLinearMethod", None, "mixed_precision", quant, act_words(act))
 

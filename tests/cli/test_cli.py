@@ -65,8 +65,8 @@ def test_help_has_the_commands_and_the_exit_codes(flag: str) -> None:
     for name in quantplan.commands:
         assert f"\n  {name} " in result.output
     text = " ".join(result.output.split())
-    assert ("Exit codes: 0 it starts and fits; 1 the engine would refuse, fail or not fit; 2 "
-            "usage; 3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our "
+    assert ("Exit codes: 0 it starts and fits, perhaps on a condition that is named; 1 the engine "
+            "would refuse, fail or not fit; 2 usage; 3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our "
             "bug.") in text
 
 

@@ -137,6 +137,10 @@ def test_no_gpu_here_is_said_with_a_way_on(run: Any, monkeypatch: pytest.MonkeyP
     assert (code, out) == (2, "")
     assert "--gpu 4090" in err
     assert "--capability 8.9" in err
+    assert "--gpu-mem" not in err
+    code, _, err = run("budget", MODEL)
+    assert code == 2
+    assert "; wanted --gpu-mem 24GiB, or a GPU. " in err
 
 
 # As JSON.

@@ -182,12 +182,16 @@ def test_index_without_a_map(folder: Path, content: str) -> None:
     [
         lambda index: index.write_text('{"weight_map": {"a": "x.safetensors", "a": "y"}}'),
         lambda index: index.write_bytes(b"\xff"),
-        lambda index: index.write_text(""),
     ],
 )
 def test_index_that_is_not_json(folder: Path, damage: Callable[[Path], int]) -> None:
     damage(folder / INDEX)
     assert refusal(folder).startswith(f"{folder}/{INDEX} is not JSON that every reader agrees on")
+
+
+def test_an_empty_index(folder: Path) -> None:
+    (folder / INDEX).write_text("")
+    assert refusal(folder).startswith(f"{folder}/{INDEX} is empty; wanted one JSON object")
 
 
 def test_too_large_an_index(folder: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from quantplan.dispatch.gpu import all_gpus, capability_gpu, driver_gpu, find_gpu, gpu_of
 from quantplan.tables.errors import UsageError
+from quantplan.tables.gpu_rows import lookup_key
+from quantplan.tables.load import read_table
 
 GIB = 2**30
 
@@ -83,6 +85,29 @@ def test_name_with_no_neighbour(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu(text)
     assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text, capability, hint", [
+    ("1080", "6.1", "--capability 6.1 asks anyway."),
+    ("GeForce GTX 1080 Ti", "6.1", "--capability 6.1 asks anyway."),
+    ("Tesla P100", "6.0", "--capability 6.0 asks anyway."),
+    ("m40", "5.2", "Capabilities below 6.0 cannot be asked about."),
+])
+def test_a_card_older_than_the_catalogue(text: str, capability: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_gpu(text)
+    assert str(caught.value) == (
+        f"GPU {text!r} is of capability {capability}; wanted 7.0 or newer: older cards are not in "
+        f"the catalogue. {hint}")
+
+
+def test_older_names_are_spelled_as_they_are_looked_up_and_in_no_catalogue() -> None:
+    names = [name for row in read_table("older/gpus")["cards"] for name in row["names"]]
+    assert [lookup_key(name) for name in names] == names
+    assert len(set(names)) == len(names)
+    known = {lookup_key(text) for row in all_gpus()
+             for text in (row["id"], row["name"], *row["aliases"])}
+    assert not known & set(names)
 
 
 def test_control_characters_are_not_printed() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asking import ask, message, quantization
+from asking import LLAMA, ask, message, quantization
 from quantplan.tables.errors import CheckpointError
 
-from quantplan import Explanation
+from quantplan import Explanation, explain
 
 
 def refused(answer: Explanation) -> tuple[str, str, str]:
@@ -75,6 +75,17 @@ def test_the_name_comes_before_heads() -> None:
 def test_a_constructor_that_refuses(quant: str, words: str) -> None:
     """Rows llama8b/QUANT/CAPABILITY."""
     assert refused(ask(quant, "8.0")) == ("config fields", "ValidationError", words)
+
+
+@pytest.mark.parametrize("quant", ["gptq4-desc", "ct-w4a16-actorder"])
+def test_ordered_groups_name_the_version_that_serves_them(quant: str) -> None:
+    error = ask(quant, "8.0").trace.error
+    assert error is not None
+    assert str(error.hint).endswith(" it, or serve it with vLLM 0.25.1." if quant.startswith("ct")
+                                    else "desc_act=False, or serve it with vLLM 0.25.1.")
+    served = explain({**LLAMA, "quantization_config": quantization(quant)}, capability="8.0",
+                     engine_version="0.25.1")
+    assert served.trace.error is None
 
 
 @pytest.mark.parametrize("quant, gone, listed", [

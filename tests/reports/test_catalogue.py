@@ -9,7 +9,10 @@ from quantplan.dispatch.facts import Gpu
 from quantplan.dispatch.gpu import all_gpus, gpu_of
 from quantplan.dispatch.gpu_probe import Probe
 from quantplan.dispatch.nvml import Problem
-from quantplan.reports.catalogue import gpu_table, model_table, probe_data, probe_text
+from quantplan.reports.catalogue import gpu_table, model_data, model_table, probe_data, probe_text
+from quantplan.tables.errors import NotKnownError
+
+from quantplan import budget
 
 
 def test_every_gpu_has_a_line() -> None:
@@ -37,15 +40,26 @@ def test_a_gpu_without_a_figure_has_a_dash() -> None:
 
 
 def test_every_model_has_a_line() -> None:
-    lines = model_table(bundled_models()).splitlines()
+    lines = model_table(model_data(bundled_models())).splitlines()
     assert [line.split()[0] for line in lines[1:]] == [row["id"] for row in bundled_models()]
 
 
 def test_a_model_s_line() -> None:
     """Llama-3.1-8B has 8,030,261,248 parameters."""
     row = next(row for row in bundled_models() if row["id"] == "llama-3.1-8b")
-    line = model_table([row]).splitlines()[1]
-    assert line.split()[:3] == ["llama-3.1-8b", "8.03", "B"]
+    line = model_table(model_data([row])).splitlines()[1]
+    assert line.split()[:4] == ["llama-3.1-8b", "8.03", "B", "yes"]
+
+
+def test_the_models_say_whether_budget_answers() -> None:
+    """As it does when it is asked: a family whose every weight has a row, in a known format."""
+    for row in model_data(bundled_models()):
+        try:
+            budget(row["id"], gpu_mem="80GiB")
+        except NotKnownError:
+            assert not row["budget"], row["id"]
+        else:
+            assert row["budget"], row["id"]
 
 
 ONE = Gpu("NVIDIA GeForce RTX 4090", 89, 128, 25_246_105_600, 24_000_000_000, "driver",
