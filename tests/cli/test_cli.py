@@ -66,8 +66,8 @@ def test_help_has_the_commands_and_the_exit_codes(flag: str) -> None:
         assert f"\n  {name} " in result.output
     text = " ".join(result.output.split())
     assert ("Exit codes: 0 it starts and fits, perhaps on a condition that is named; 1 the engine "
-            "would refuse, fail or not fit; 2 usage; 3 bad or unreadable checkpoint; 4 not known (no table, unknown layout); 5 our "
-            "bug.") in text
+            "would refuse, fail or not fit; 2 usage; 3 bad or unreadable checkpoint; 4 not "
+            "known (no table, unknown layout); 5 our bug.") in text
 
 
 def test_no_arguments_are_help_on_several_lines() -> None:
