@@ -80,8 +80,9 @@ def mamba_ranks(context: Context, site: Site) -> None:
 def heads_per_rank(context: Context, site: Site) -> None:
     """The class divides the heads over the ranks before it builds their projection."""
     heads, tp = site.module.heads, context.deployment.tp
-    if heads is not None and heads.query % tp:
-        raise refuse("shapes under TP", "AssertionError", f"{heads.query} is not divisible by {tp}",
+    query = site.module.facts.get("heads", 0) if heads is None else heads.query
+    if query % tp:
+        raise refuse("shapes under TP", "AssertionError", f"{query} is not divisible by {tp}",
                      site.path, "distributed/utils.py:divide", hint=TP_HINT)
 
 

@@ -210,11 +210,15 @@ def _own(found: Config) -> Stored:
     kind = _scale_type(found, group)
     _check_second_scale(found, kind)
     zero = bool(found.get("has_zero_point"))
+    rows = count(found, "weight_scale_group_size_n")
     gap = zero and not found.get("is_fp_zero_point") and kind not in ("group", "channel")
+    late = Fault("AssertionError") if gap else Fault(
+        "ZeroDivisionError", "integer division or modulo by zero") if kind == "block" and (
+        not rows) else None
     weight = Weight(dtype, max(group, 0) if kind != "tensor" else 0,
                     number_format(scale) if scale else None, zero)
-    return Stored(weight, group, late=Fault("AssertionError") if gap else None, scales=Scales(
-        kind, count(found, "weight_scale_group_size_n"),
+    return Stored(weight, group, late=late, scales=Scales(
+        kind, rows,
         "float32" if kind == "block" else weight.scale, found.get("weight_scale_2_type") or "none",
         int(found.get("hadamard_block_size") or 0), bool(found.get("is_fp_zero_point"))))
 

@@ -12,6 +12,8 @@ from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.tables.errors import NotKnownError
 
+from quantplan.oracle.grid_models import grid_models
+
 LINES = (Path(__file__).parent / "wrapper_answers.jsonl").read_text(encoding="utf-8").splitlines()
 ROWS = [json.loads(line) for line in LINES]
 
@@ -42,3 +44,27 @@ def test_the_tower_ends_at_the_deepest_layer_that_is_read(
     """model_executor/models/llava.py:_get_num_hidden_layers of a tower of three layers."""
     config = {**wrapped("llava15"), "vision_feature_layer": feature_layer}
     assert model_structure(Checkpoint("x", "mapping", config)).sizes["vision_layers"] == layers
+
+
+@pytest.mark.parametrize("architecture", [
+    "Qwen3VLForConditionalGeneration", "Qwen3_5ForConditionalGeneration",
+    "MiniMaxM3SparseForConditionalGeneration"])
+def test_a_towers_heads_divide_over_the_ranks(architecture: str) -> None:
+    """distributed/utils.py:divide, which the towers' attention asks before its projections."""
+    config = {**grid_models()[architecture][0]}
+    config.pop("quantization_config", None)
+    config["text_config"] = {**config["text_config"], "num_attention_heads": 24,
+                             "num_key_value_heads": 3, "head_dim": 128}
+    error = explain(config, engine="vllm", engine_version="0.32.0", capability=90, tp=3
+                    ).to_dict()["error"]
+    assert (error["type"], error["message"]) == ("AssertionError", "16 is not divisible by 3")
+
+
+def test_kimis_tower_is_whole_on_every_rank_where_its_heads_do_not_divide() -> None:
+    """model_executor/models/vision.py:is_vit_use_data_parallel; the embedding is refused next."""
+    config = {**grid_models()["KimiK25ForConditionalGeneration"][0]}
+    config["text_config"] = {**config["text_config"], "num_attention_heads": 24,
+                             "num_key_value_heads": 3}
+    error = explain(config, engine="vllm", engine_version="0.32.0", capability=90, tp=3,
+                    trust_remote_code=True).to_dict()["error"]
+    assert error["message"] == "163840 is not divisible by 3"
