@@ -12,6 +12,7 @@ from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.tables.errors import NotKnownError
 
+from quantplan import explain
 from quantplan.oracle.grid_models import grid_models
 
 LINES = (Path(__file__).parent / "wrapper_answers.jsonl").read_text(encoding="utf-8").splitlines()
