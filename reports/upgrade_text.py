@@ -70,7 +70,8 @@ def _field(name: str, old: Any, new: Any) -> str:
     """Return one line; the verdicts above have the words of errors."""
     if name == "error":
         kinds = [_value(value).split(":", maxsplit=1)[0] for value in (old, new)]
-        return f"  error: {' -> '.join(kinds)}"
+        same = kinds[0] == kinds[1]
+        return f"  error: {kinds[0]}, in other words" if same else f"  error: {' -> '.join(kinds)}"
     return f"  {name}: {_value(old)} -> {_value(new)}"
 
 

@@ -203,6 +203,14 @@ def test_the_same_refusal_is_told_once() -> None:
     assert "nothing changes" not in result.output
 
 
+def test_a_refusal_in_other_words(tmp_path: Path) -> None:
+    """The engine lists its model classes, and 0.33.0 has others."""
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "architectures": ["FooBar"]}))
+    result = run(str(tmp_path), "--gpu", "4090", "--from", "0.32.0", "--to", "0.33.0")
+    assert "\nstart-up:\n  error: ValidationError, in other words\n  because\n" in result.output
+    assert "both refuse it in the same words" not in result.output
+
+
 def test_findings_that_come_and_go(tmp_path: Path) -> None:
     """A list of excluded modules that 0.32.0 does not read (tables/engines/vllm: modelopt)."""
     quant = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["no"]}
