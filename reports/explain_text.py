@@ -18,6 +18,9 @@ ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
 INTEGER_WEIGHTS = ("W2A16", "W3A16", "W4A16", "W5A16", "W6A16", "W7A16", "W8A16")
 LONGEST_LINE, BEGINNING = 1500, 500
 """Characters of an engine message's line that are shown whole, and of a longer one."""
+PLAIN = "W16A16"
+SHOWN_NAMES = 2
+"""Layers that the heading names for one reason."""
 VERDICTS = {"yes": "starts", "no": "does not start", "conditional": "starts (conditional)"}
 
 
@@ -108,26 +111,40 @@ def mode_lines(trace: Trace) -> list[list[str]]:
     """Return, per mode of linear layers and experts, what runs and why, then what that buys; the
     mode with most weights first."""
     weights: dict[str, int] = {}
-    example: dict[str, Layer] = {}
+    example: dict[str, list[Layer]] = {}
     for layer in trace.layers:
         if layer.weighted and layer.module not in ("VocabParallelEmbedding", "ParallelLMHead"):
             mode = mode_of(layer, trace)
             count = layer.weights or (layer.n or 0) * (layer.k or 0)
             weights[mode] = weights.get(mode, 0) + count
-            example.setdefault(mode, layer)
+            example.setdefault(mode, []).append(layer)
     lines = [_mode_line(mode, example[mode])
              for mode in sorted(weights, key=lambda m: -weights[m])]
     return [line for i, line in enumerate(lines) if line not in lines[:i]]
 
 
-def _mode_line(mode: str, layer: Layer) -> list[str]:
+def _mode_line(mode: str, layers: list[Layer]) -> list[str]:
+    layer = layers[0]
     told = _told_mode(mode, layer)
     row = modes().get(told, {"short": mode, "words": "not known from here", "effect": ""})
-    reason = why_mode(layer, told)
+    reason = _plain(layers) if mode == PLAIN else why_mode(layer, told)
     because = f", because {reason}" if reason else ""
     effect = f"{row['effect'][:1].upper()}{row['effect'][1:]}." if row["effect"] else ""
     return [f"{row['short']}: {row['words']}{because}", *([effect] if effect else []),
             *_choice(layer, told)]
+
+
+def _plain(layers: list[Layer]) -> str:
+    """Return why each of these layers stays in 16 bits, and which it is true of."""
+    named: dict[str, dict[str, None]] = {}
+    for layer in layers:
+        if layer.why:
+            named.setdefault(layer.why, {})[short_path(layer)] = None
+    return "; ".join(f"{why} ({_few(list(names))})" for why, names in named.items())
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN_NAMES]) + (" ..." if len(names) > SHOWN_NAMES else "")
 
 
 def _told_mode(mode: str, layer: Layer) -> str:

@@ -425,3 +425,11 @@ def test_a_message_that_fills_a_screen_is_shortened() -> None:
     (line,) = (line for line in text(answer).splitlines() if "FooBar" in line)
     assert line == (f"    {message[:500]}... ({len(message) - 500:,} more characters; "
                     "--format json has all of it)")
+
+
+def test_the_heading_names_the_layers_that_stay_in_16_bits() -> None:
+    """gpt-oss: its method takes experts only, and routers are built without it."""
+    answer = text(explain("gpt-oss-20b", capability="9.0"))
+    assert ("W16A16: weights and activations 16-bit, because this method quantizes routed experts "
+            "only (attn.qkv_proj, attn.o_proj); built without the quantization config "
+            "(mlp.router)\n") in answer
