@@ -11,6 +11,7 @@ def modelopt(requirement: Row) -> Row:
         "algos": Field("list", "quant_algo values of linear layers, in the engine's order", of={
             "id": Field("text", "the quant_algo"),
             "config_class": Field("text", "the config class that accepts it for a whole model"),
+            "method": Field("text", "the method class of its linear layers"),
             "family": Field("text", "the candidate list of its kernels"),
             "act": Field("text", "how activations are quantized"),
             "quant": Field("map", "facts that the list's kernels read",

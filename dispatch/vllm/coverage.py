@@ -10,7 +10,7 @@ from typing import Any
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.trace import PARTIAL_TABLE, Finding
 from quantplan.dispatch.vllm.context import Table
-from quantplan.dispatch.vllm.names import NamedMethod
+from quantplan.dispatch.vllm.names import NamedMethod, class_of
 from quantplan.tables.errors import NotKnownError
 
 PARTIAL = Finding(
@@ -40,14 +40,16 @@ def check_question(table: Table, checkpoint: Checkpoint, deployment: Deployment)
             raise _unknown(table, f"--{field.name.replace('_', '-')}", ())
 
 
-def check_method(table: Table, named: NamedMethod) -> None:
-    """Raise NotKnownError for a quantization method that the table does not cover."""
+def check_method(table: Table, named: NamedMethod, deployment: Deployment) -> None:
+    """Raise NotKnownError for a quantization method that the table does not cover, and for one
+    that quantizes again what the checkpoint has quantized."""
     covers, name = table.get("covers"), named.resolved
     if covers is None or name is None:
         return
-    row = table["methods"].get(name)
-    online = named.config is None
-    if online or row is None or row["config_class"] not in covers["config_classes"]:
+    online, asked = named.config is None, deployment.quantization
+    if asked != name and asked in table["online_methods"]:
+        raise _unknown(table, f"--quantization {asked} of a checkpoint of the method {name}", ())
+    if class_of(table, name, online) not in covers["config_classes"]:
         known = [method["id"] for method in table["methods"].values()
                  if method["config_class"] in covers["config_classes"]]
         raise _unknown(table, f"the method {name}{' of a 16-bit checkpoint' if online else ''}",

@@ -19,12 +19,19 @@ CUTLASS_FP8_MIN = 89
 
 
 class Fp8Fields(NamedTuple):
-    """Fp8Config after construction; `block` is [n, k] of a weight block."""
+    """Fp8Config after construction; `block` is [n, k] of a weight block. `serialized` is false
+    where the class quantizes a 16-bit checkpoint while it loads."""
 
     static: bool
     ignored: tuple[str, ...]
     block: tuple[int, int] | None
     store_dtype: str | None
+    serialized: bool = True
+
+
+def default(context: Context) -> Fp8Fields:
+    """Return the fields without a checkpoint's config."""
+    return Fp8Fields(False, (), None, None, serialized=False)
 
 
 def read(config: Config, context: Context) -> Fp8Fields:
@@ -62,7 +69,8 @@ def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None
         quant = block_quant(fields.block)
         return Assignment("Fp8LinearMethod", None, "fp8_block_w8a8", quant, "group")
     quant = scale_quant("tensor", activation_scale(fields.static, context), fields.static)
-    return Assignment("Fp8LinearMethod", None, "fp8_w8a8", quant, act_name(quant))
+    method = "Fp8LinearMethod" if fields.serialized else "Fp8PerTensorOnlineLinearMethod"
+    return Assignment(method, None, "fp8_w8a8", quant, act_name(quant))
 
 
 def activation_scale(static: bool, context: Context) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import FAIL, evaluate
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse, trait
 from quantplan.dispatch.vllm.fields import Config
 from quantplan.dispatch.vllm.ignore import Packed, is_excluded
 from quantplan.dispatch.vllm.modelopt_blocks import block_layer
@@ -55,7 +55,8 @@ class Reader(NamedTuple):
             config = mxfp8_config(config)
         found = declared(table, config)
         check_owned(table, self.config_class, found.algo, config)
-        algo = "W4A16_NVFP4" if found.algo == "NVFP4" and _weights_only(config) else found.algo
+        algo = "W4A16_NVFP4" if found.algo == "NVFP4" and _weights_only(table, config) else (
+            found.algo)
         group = GROUP_SIZE if found.group_size is None else found.group_size
         if group < 1:
             raise CheckpointError("quantization config: group_size", wanted="a positive number",
@@ -81,10 +82,11 @@ def codec_of(context: Context, algo: str) -> Mapping[str, Any] | None:
     return next((row for row in codecs if row["id"] == algo.lower()), None)
 
 
-def _weights_only(config: Config) -> bool:
+def _weights_only(table: Table, config: Config) -> bool:
     """Return whether every config group of an NVFP4 checkpoint leaves activations alone."""
     groups = config.get("config_groups")
-    return isinstance(groups, Mapping) and bool(groups) and all(
+    told = bool(trait(table, "nvfp4_groups_tell_activations"))
+    return told and isinstance(groups, Mapping) and bool(groups) and all(
         isinstance(group, Mapping) and group.get("input_activations") is None
         for group in groups.values())
 
@@ -149,4 +151,4 @@ def linear(table: Table, site: Site, algo: str) -> Assignment:
     if "pads_n" in row:
         quant = {**quant, "layer.n": -(-site.shard.n // row["pads_n"]) * row["pads_n"]}
     why = "the checkpoint quantizes weights only" if row["act"] == "none" else None
-    return Assignment("ModelOptLinearMethod", None, row["family"], quant, row["act"], why=why)
+    return Assignment(row["method"], None, row["family"], quant, row["act"], why=why)

@@ -54,6 +54,14 @@ def name_method(
     return NamedMethod(own, resolved, served, steps)
 
 
+def class_of(table: Table, name: str, without_config: bool) -> str:
+    """Return the config class that serves the method `name`, of a checkpoint with a quantization
+    config or without (model_executor/model_loader/weight_utils.py:get_quant_config)."""
+    if without_config and name in table["online_methods"]:
+        return "OnlineQuantizationConfig"
+    return str(table["methods"][name]["config_class"])
+
+
 def _served(
     table: Table, checkpoint: Checkpoint, own: str | None, place: str
 ) -> Mapping[str, Any] | None:

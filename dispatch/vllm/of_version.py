@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.structure import Structure
-from quantplan.dispatch.vllm.context import Table, trait
+from quantplan.dispatch.vllm.context import Context, Table, refuse, trait
 from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.tables.errors import NotKnownError
 
@@ -15,10 +15,25 @@ def of_version(
     """Return the structure as this version builds it; raise NotKnownError where it is not known."""
     if structure.architecture in trait(table, "fused_qkv_in_chunks"):
         _check_chunks(table, checkpoint, deployment)
-    if structure.tied and structure.architecture in trait(table, "head_is_the_tied_embedding"):
+    default = trait(table, "head_is_the_tied_embedding").get(structure.architecture)
+    if default is not None and checkpoint.text_config.get("tie_word_embeddings", default):
         return structure._replace(
             modules=tuple(m for m in structure.modules if m.path != "lm_head"))
     return structure
+
+
+def check_tied(context: Context) -> None:
+    """Refuse a tie of lm_head and embedding, or its absence, where the model class asserts other.
+    """
+    tied = context.checkpoint.text_config.get("tie_word_embeddings")
+    wanted = trait(context.table, TIES).get(context.structure.architecture)
+    if None not in (tied, wanted) and tied is not wanted:
+        raise refuse("config fields", "AssertionError", "", None,
+                     context.table["traits"][TIES]["source"],
+                     hint=f"Set tie_word_embeddings to {str(wanted).lower()} in config.json.")
+
+
+TIES = "asserted_ties"
 
 
 def _check_chunks(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:

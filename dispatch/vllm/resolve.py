@@ -48,7 +48,7 @@ from quantplan.dispatch.vllm.float_kv import check_float_kv
 from quantplan.dispatch.vllm.kv_cache import check_packed
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
-from quantplan.dispatch.vllm.of_version import of_version
+from quantplan.dispatch.vllm.of_version import check_tied, of_version
 from quantplan.dispatch.vllm.online import source_weight
 from quantplan.dispatch.vllm.online_args import given_args
 from quantplan.dispatch.vllm.patterns import (
@@ -84,7 +84,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_encoder(table, checkpoint, deployment)
         named = name_method(table, checkpoint, deployment, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
-        check_method(table, named)
+        check_method(table, named, deployment)
         readable("VLLM_BATCH_INVARIANT", facts)
         check_float_kv(context)
         check_packed(context)
@@ -101,6 +101,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     layers: list[Layer] = []
     try:
         check_class(context, serving.config_class)
+        check_tied(context)
         check_windows(structure)
         layers.extend(_build(context, serving))
     except Refusal as refusal:

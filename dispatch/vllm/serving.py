@@ -31,7 +31,7 @@ from quantplan.dispatch.vllm.experts import online as online_experts
 from quantplan.dispatch.vllm.experts.methods import experts_plan
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 from quantplan.dispatch.vllm.fields import check_kinds, names
-from quantplan.dispatch.vllm.names import NamedMethod
+from quantplan.dispatch.vllm.names import NamedMethod, class_of
 from quantplan.dispatch.vllm.online_args import OnlineArgs, check_some, given_args, served_args
 from quantplan.dispatch.vllm.online_layers import method_class
 
@@ -179,9 +179,7 @@ MODULES: Mapping[str, Any] = {
 def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, Any], Any]:
     table, name = context.table, str(named.resolved)
     config = _own_config(named, context)
-    while_loading = config is None and name in table["online_methods"]
-    row = table["config_classes"]["OnlineQuantizationConfig" if while_loading else
-                                  table["methods"][name]["config_class"]]
+    row = table["config_classes"][class_of(table, name, config is None)]
     if config is not None and row.get("from_checkpoint"):
         _refuse(row["from_checkpoint"], row["source"], "Drop quantization_config from config.json "
                 "and pass the method with --quantization.")

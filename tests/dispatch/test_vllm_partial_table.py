@@ -36,6 +36,7 @@ def compressed(format: str, **group: Any) -> dict[str, Any]:
 
 CONFIGS = {
     "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8"},
+    "modelopt-mixed": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
     "quark": {"quant_method": "quark"},
     "auto-round": {"quant_method": "auto-round", "bits": 4, "group_size": 128},
     "nvfp4": compressed("nvfp4-pack-quantized", weights=NVFP4, input_activations=NVFP4),
@@ -66,13 +67,13 @@ def refusal(answer: Explanation) -> str | None:
 
 
 @pytest.mark.parametrize("quant, options, says", [
-    ("modelopt", {}, "the method modelopt in vllm 0.25.1"),
+    ("modelopt-mixed", {}, "the method modelopt_mixed in vllm 0.25.1"),
+    ("modelopt", {"quantization": "fp8_per_block"}, "--quantization fp8_per_block of a checkpoint"),
     ("quark", {}, "the method quark in vllm 0.25.1"),
     ("bnb-nf4", {}, "the method bitsandbytes in vllm 0.25.1"),
     ("auto-round", {}, "the method inc in vllm 0.25.1"),
     ("awq4-g128", {"quantization": "humming"}, "the method humming in vllm 0.25.1"),
-    (None, {"quantization": "fp8"}, "the method fp8 of a 16-bit checkpoint in vllm 0.25.1"),
-    (None, {"quantization": "mxfp8"}, "the method mxfp8 of a 16-bit checkpoint in vllm 0.25.1"),
+    (None, {"quantization": "mxfp4"}, "the method mxfp4 of a 16-bit checkpoint in vllm 0.25.1"),
     (None, {"kv_cache_dtype": "nvfp4"}, "--kv-cache-dtype nvfp4 in vllm 0.25.1"),
     (None, {"attention_backend": "hpc_attn"}, "--attention-backend HPC_ATTN in vllm 0.25.1"),
     (None, {"block_size": 64}, "--block-size in vllm 0.25.1"),
@@ -89,10 +90,10 @@ def test_what_is_not_covered_is_not_known(
 
 @pytest.mark.parametrize("changes, says", [
     ({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}, "the architecture Mixtr"),
-    ({"architectures": ["LlamaForCausalLM", "GemmaForCausalLM"]}, "the architecture Gemma"),
+    ({"architectures": ["LlamaForCausalLM", "GlmForCausalLM"]}, "the architecture Glm"),
     ({"architectures": ["NoSuchModel"]}, "the architecture NoSuchModel"),
     ({"architectures": None}, "a model without architectures"),
-    ({"model_type": "granite"}, "the model type granite"),
+    ({"model_type": "olmo"}, "the model type olmo"),
 ])
 def test_other_models_are_not_known(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(NotKnownError) as raised:
@@ -131,7 +132,8 @@ def test_findings_that_are_covered_are_made() -> None:
 
 
 @pytest.mark.parametrize("at, base", [
-    ("modelopt.algos_source", True), ("attention.prefill.source", True),
+    ("modelopt.algos_source", False), ("modelopt.block_algos_source", True),
+    ("attention.prefill.source", True),
     ("architectures_source", True), ("config_classes[QuarkConfig].source", True),
     ("config_classes[Fp8Config].source", False), ("attention.source", False),
     ("inc", True), ("incomplete", False)])

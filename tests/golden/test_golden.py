@@ -52,12 +52,13 @@ KINDS = sorted({_kind(row) for row in ROWS})
 
 def _ask(row: dict[str, Any]) -> dict[str, Any]:
     case = row["case"]
+    side = {"hf_quant_config.json": case["hf_quant_config"]} if "hf_quant_config" in case else None
     return explain(
         case["config"], engine="vllm", engine_version=row["version"], capability=case["capability"],
         tp=case.get("tp_size", 1), dtype=case.get("dtype"), env=case.get("env"),
         quantization=case.get("quantization"), kv_cache_dtype=case.get("kv_cache_dtype"),
         libs=case.get("libs"), linear_backend=case.get("linear_backend"),
-        tensors=case.get("tensors")).to_dict()
+        tensors=case.get("tensors"), side_files=side).to_dict()
 
 
 def differences(got: dict[str, Any], expect: dict[str, Any]) -> list[str]:
