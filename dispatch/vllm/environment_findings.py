@@ -95,8 +95,8 @@ def _assumption(context: Context, layer: Layer, library: str) -> Finding:
     row = context.table["libraries"][library]
     other = _without(layer, f"lib.{library}") or "no kernel of its list"
     return Finding("kernel selection", "info", "assumed-library",
-                   f"{layer.kernel} assumes that {row['means']}; without "
-                   f"{library}: {other}", f"--lib {library}=off shows that answer.", row["source"])
+                   f"{layer.kernel} assumes that {row['means']}; otherwise {other}",
+                   f"--lib {library}=off shows that answer.", row["source"])
 
 
 def _assumed(context: Context, layer: Layer) -> list[str]:
