@@ -16,6 +16,8 @@ WNA16 = ("uint4b8", "uint8b128", "u8")
 
 def weight_key(rules: Rules, stored: Stored, dtype: str) -> str:
     """Return the quantization key of weights, or raise what a format without one raises."""
+    if stored.ordered:
+        raise Fault("AssertionError")
     name, scales = unsigned(stored.weight.dtype), stored.scales
     if name not in rules["key_dtypes"]:
         raise Fault("KeyError", name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from quantplan.dispatch.trace import Finding
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation, number
 from quantplan.dispatch.vllm.humming_inputs import Given, check_tensors, input_schema
@@ -95,7 +96,18 @@ def linear_of(context: Context, site: Site, made: Made) -> Assignment:
                           "goes with them here, and loading fails")
     bits = number(name).bits
     act = "none" if bits == 16 else "group" if given and given.input.group else "per_token"
-    return Assignment(METHOD, act=act, why=computed(weight, name))
+    return Assignment(METHOD, act=act, why=computed(weight, name), note=_ordered(site, made))
+
+
+def _ordered(site: Site, made: Made) -> Finding | None:
+    """Return what becomes of groups ordered by activation once the weights are read."""
+    return Finding(
+        "weight loading", "error", "humming-activation-order",
+        f"{site.path}: the checkpoint's groups are ordered by activation (desc_act), which the "
+        "package humming asserts away when it converts them: loading raises AssertionError",
+        "Re-quantize with desc_act=False, or serve it with an engine that still has g_idx.",
+        f"{SOURCE}:HummingLinearMethod.process_weights_after_loading",
+    ) if made.stored.ordered else None
 
 
 def computed(weight: Weight, name: str) -> str:

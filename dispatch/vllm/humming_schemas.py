@@ -42,13 +42,15 @@ class Scales(NamedTuple):
 class Stored(NamedTuple):
     """Weights as a schema stores them; `grouped` says which dimension of the scales comes first
     where they are divided into groups: k, n, or None for no groups. `late` is raised when the
-    tensors are made, not when the schema is."""
+    tensors are made, not when the schema is; `ordered` groups (by activation) when they are
+    turned into the package's own form (GPTQWeightSchema.to_humming_schema)."""
 
     weight: Weight
     group: int = 0
     grouped: str | None = None
     late: Fault | None = None
     scales: Scales = Scales()
+    ordered: bool = False
 
 
 def weight_schema(rules: Rules, config: Config) -> Stored:
@@ -85,7 +87,8 @@ def _listed(names: list[str]) -> str:
 def _gptq(found: Config) -> Stored:
     weight = Weight(f"uint{found['bits']}", max(found["group_size"], 0), None,
                     not found.get("sym", True))
-    return Stored(weight, found["group_size"], "k", scales=_integer_scales(found))
+    return Stored(weight, found["group_size"], "k", scales=_integer_scales(found),
+                  ordered=bool(found.get("desc_act")))
 
 
 def _integer_scales(found: Config) -> Scales:

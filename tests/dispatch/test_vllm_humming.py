@@ -98,6 +98,19 @@ def test_what_the_package_does_not_read(
     assert refused(quant) == (kind, message, layer)
 
 
+def test_groups_ordered_by_activation_fail_when_they_are_converted() -> None:
+    """humming/schema/gptq.py:GPTQWeightSchema.to_humming_schema; experts ask for it at once."""
+    fails = [(f.id, f.stage) for f in asked("gptq4-desc").findings if f.severity == "error"]
+    assert fails == [("humming-activation-order", "weight loading")]
+    assert not [f for f in asked("gptq4-g128").findings if f.severity == "error"]
+    experts = {**LLAMA, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+               "num_local_experts": 8, "num_experts_per_tok": 2}
+    error = ask("gptq4-desc", model=experts, quantization="humming").trace.error
+    assert error is not None
+    assert (error.type, error.message, error.layer) == (
+        "AssertionError", "", "model.layers.0.block_sparse_moe.experts")
+
+
 INT8 = {"num_bits": 8, "type": "int", "dynamic": True, "symmetric": True, "strategy": "token"}
 
 
