@@ -93,6 +93,11 @@ class Assignment(NamedTuple):
     note: Finding | None = None
     source: Assignment | None = None
 
+    @property
+    def wanted(self) -> str | None:
+        """Return how the checkpoint wants activations quantized, by any kernel of the list."""
+        return str(self.quant.get("quant.act_key")) if self.act == "none" else self.act
+
 
 def base_facts(
     table: Table, checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment, dtype: str

@@ -54,6 +54,8 @@ from quantplan.dispatch.vllm.online_args import given_args
 from quantplan.dispatch.vllm.patterns import (
     dynamic_findings,
     ignore_findings,
+    listed_findings,
+    target_findings,
     wildcard_findings,
 )
 from quantplan.dispatch.vllm.serving import WITHOUT_CONFIG, Serving, serve
@@ -145,9 +147,10 @@ def _findings(
 ) -> tuple[Finding, ...]:
     ignore, exact = serving.ignore if serving else ((), True)
     excluded = serving.excluded if serving else ()
-    told = () if not layers else (*ignore_findings(context, ignore, exact),
+    told = () if not layers else (*ignore_findings(context, layers, ignore, exact),
                                   *wildcard_findings(context, layers, excluded),
-                                  *dynamic_findings(context), *stored_findings(context, layers),
+                                  *dynamic_findings(context), *target_findings(context),
+                                  *listed_findings(context), *stored_findings(context, layers),
                                   *code_findings(context))
     found = (*covered(context.table, (*findings(context, layers), *told)),
              *_notes(context.checkpoint))
@@ -210,6 +213,7 @@ def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignme
     """Return the layer with the kernel that takes it, or refuse."""
     asked = source_weight(context, site, assignment)
     assignment, selection = _select(context, asked, assignment)
+    wanted = assignment.wanted
     if selection is None or assignment.family is None:
         return _layer(site, assignment, None, assignment.mode)
     if selection.kernel is None and selection.alternatives:
@@ -226,7 +230,7 @@ def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignme
     facts = {**context.facts, **_layer_facts(site), **assignment.quant}
     mode, act = mode_of(row, context.table, facts, assignment.act)
     return _layer(site, assignment._replace(act=act), selection, mode)._replace(
-        asked=assignment.act,
+        asked=wanted,
         tuned=tuned_file(context, selection.kernel, facts))
 
 

@@ -92,3 +92,19 @@ def test_fp8_activations_that_humming_cannot_compute_with() -> None:
     quant = scheme("ct-mxfp4a16", input_activations={**TOKEN, "type": "float"})
     assert found(ask(quant, "8.0"), "humming-no-activations")
     assert not found(ask(quant, "8.9"), "humming-no-activations")
+
+
+@pytest.mark.parametrize("capability, group, kernel", [
+    ("9.0", 128, "MacheteLinearKernel"),
+    ("8.9", 128, "MarlinLinearKernel"),
+    ("9.0", 32, "HummingLinearKernel")])
+def test_int8_activations_that_no_kernel_takes(
+    capability: str, group: int, kernel: str
+) -> None:
+    """CompressedTensorsWNA8Int asks its kernels in 16 bits; the oracle's kernels and modes."""
+    answer = ask(scheme("ct-w4a16", weights={"group_size": group}, input_activations=TOKEN),
+                 capability)
+    (layer,) = [x for x in answer.trace.layers if x.path == "model.layers.0.self_attn.o_proj"]
+    assert (layer.scheme, layer.kernel, layer.mode) == ("CompressedTensorsWNA8Int", kernel, "W4A16")
+    assert only(answer, "weight-only").stage == "mode and numerics"
+    assert not found(ask("ct-w4a16", capability), "weight-only")

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asking import ask, found, only, quantization
+from asking import LLAMA, ask, found, only, quantization, scheme
 
 DOWN = "model.layers.0.mlp.down_proj"
 
@@ -40,6 +40,65 @@ def test_ignore_entries_that_match(quant: str, field: str, entries: Any) -> None
     answer = ask(quantization(quant, **{field: entries}))
     assert answer.trace.error is None
     assert found(answer, "ignore-matches-nothing") == []
+
+
+MOE = {**LLAMA, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+       "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768, "head_dim": 128}
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
+
+
+def test_wildcards_that_match_nothing() -> None:
+    entries = ["visual*", "*self_attn*", "model.layers.0*", "mtp*", "model.layers.9*", "lm_head"]
+    for mapped in (LLAMA, MOE):
+        answer = ask({**MODELOPT, "ignore": entries}, model=mapped)
+        finding = only(answer, "ignore-matches-nothing")
+        assert finding.message.startswith("1 of ")
+        assert finding.message.split(": ")[1] in ("'visual'", "'visual*'")
+        assert finding.hint is not None
+
+
+@pytest.mark.parametrize("config, field, method", [
+    ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "ignored_layers", "Fp8MoEMethod"),
+    (MODELOPT, "ignore", "ModelOptFp8MoEMethod")])
+def test_one_expert_s_name_leaves_all_of_its_layer(
+    config: dict[str, Any], field: str, method: str
+) -> None:
+    """quant_utils.py:is_layer_skipped: the layer's name stands in the listed one."""
+    answer = ask({**config, field: [f"{EXPERTS}.3.up_proj"]}, model=MOE)
+    methods = {x.layer_index: x.method for x in answer.trace.layers if x.module == "RoutedExperts"}
+    assert methods == {0: "UnquantizedFusedMoEMethod", 1: method}
+    assert found(answer, "ignore-matches-nothing") == []
+    assert only(answer, "ignore-takes-whole-fused-layer").message == (
+        f"'{EXPERTS}.3.up_proj' names a part of {EXPERTS}: all of its experts stay in 16 bits")
+
+
+def test_all_experts_named_is_no_mistake() -> None:
+    names = [f"{EXPERTS}.{i}.{leaf}" for i in range(8)
+             for leaf in ("gate_proj", "up_proj", "down_proj")]
+    answer = ask(quantization("fp8-dynamic", ignored_layers=names), model=MOE)
+    assert found(answer, "ignore-takes-whole-fused-layer") == []
+    assert found(answer, "ignore-matches-nothing") == []
+
+
+@pytest.mark.parametrize("targets, words", [
+    (["Linear", "re:.*visual.*"], "1 of 2 targets match no layer: 're:.*visual.*'; "),
+    (["re:.*self_attn.*", "re:.*experts.*\\.(gate|up|down)_proj$"], None),
+    (["Linear"], None), (["model.layers.0.self_attn.q_proj", "Linear"], None)])
+def test_targets_that_serve_no_layer(targets: list[str], words: str | None) -> None:
+    answer = ask(scheme("ct-w4a16", targets=targets), model=MOE)
+    told = [f.message for f in found(answer, "target-matches-nothing")]
+    assert [message.startswith(str(words)) for message in told] == ([True] if words else [])
+
+
+def test_modules_listed_as_quantized_that_are_none() -> None:
+    """auto_gptq.py:AutoGPTQConfig reads modules_in_block_to_quantize as parts of paths."""
+    blocks = [["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ["mlp.fc1"]]
+    answer = ask(quantization("gptq4-g128", modules_in_block_to_quantize=blocks))
+    assert only(answer, "target-matches-nothing").message.startswith(
+        "1 of 4 modules_in_block_to_quantize entries match no layer: 'mlp.fc1'; ")
 
 
 def test_norms_and_layers_past_the_last_are_no_mistakes() -> None:
