@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from quantplan.api import explain
 from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.oracle.stored import assumed_headers
 from quantplan.tables.errors import UsageError
 
 RENAMED: Mapping[str, str] = {"tp": "tensor_parallel_size", "dp": "data_parallel_size"}
@@ -49,7 +50,7 @@ class Case(NamedTuple):
 
     def question(self) -> dict[str, Any]:
         """Return what the worker is asked."""
-        tensors = self.tensors
+        tensors = assumed_headers(self.config) if self.tensors is None else self.tensors
         return {
             "config": self.config, "side_files": self.side_files,
             "flags": dict(_flag(name, value) for name, value in self.options.items()

@@ -275,3 +275,23 @@ def test_the_worker_needs_nothing_of_ours_but_itself(tmp_path: Path) -> None:
                           capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
                           env={"PATH": os.environ["PATH"]})
     assert json.loads(done.stdout) == {"fault": "torch is not importable"}
+
+
+MOE = {**LLAMA, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+       "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768, "head_dim": 128}
+
+
+def test_the_engine_is_shown_the_headers_that_our_answer_assumes() -> None:
+    """Without them vLLM 0.32.0 quantizes the routers of a GPTQ or AWQ config.json, and with them
+    its answer was ours in 80 cases of both methods."""
+    quant = quantization("gptq4-g128")
+    shown = case(config={**MOE, "quantization_config": quant}).question()["tensors"]
+    assert shown["model.layers.1.mlp.gate.weight"] == "BF16"
+    assert shown["model.layers.0.self_attn.q_proj.qweight"] == "I32"
+    assert shown["model.layers.0.mlp.experts.0.down_proj.qweight"] == "I32"
+    given = {"model.norm.weight": "BF16"}
+    assert case(config={**MOE, "quantization_config": quant},
+                tensors=given).question()["tensors"] == given
+    assert case(quant=quant).question()["tensors"] is None
+    assert case(config={**MOE, "quantization_config": quantization("fp8-static")}
+                ).question()["tensors"] is None
