@@ -157,7 +157,7 @@ class Structure(NamedTuple):
     def routers(self) -> list[str]:
         """Return the paths of the routers, which the usual quantizers leave in 16 bits."""
         return [module.path_at(index) for module, index in self.sites()
-                if module.module == ROUTER]
+                if module.module == ROUTER or module.facts.get("router")]
 
     def sites(self) -> Iterator[tuple[Module, int | None]]:
         """Yield every module with its layer index, in the order in which the engine builds them."""

@@ -16,8 +16,17 @@ COVERS: Row = {
                             "others are not known", of=_NAMES),
     "kv_cache_dtypes": Field("list", "--kv-cache-dtype choices; all others are not known",
                              of=_NAMES),
-    "kernels_not": Field("list", "kernels whose layers are not known", of=_NAMES),
+    "kernels_not": Field("list", "kernels and experts classes whose layers are not known",
+                         of=_NAMES),
     "options_not": Field("list", "fields of Deployment that must not be given", of=_NAMES),
+    "experts": Field("row", "which routed experts", of={
+        "methods": Field("list", "method classes; all others are not known", of=_NAMES),
+        "facts": Field("map", "facts that must have one of these values",
+                       of=Field("list", "values", of=Field("any", "a value"))),
+        "options_not": Field("list", "fields of Deployment that must have their default",
+                             of=_NAMES),
+        "variables_not": Field("list", "environment variables that must not be set", of=_NAMES),
+    }),
     "findings": Field("list", "findings that hold; no others are made", of=_NAMES),
     "base_rows": Field("list", "parts of the table that are the base's, unread: nothing may "
                        "depend on them", of=_NAMES),
@@ -44,7 +53,8 @@ def coverage_is_known(engine: Mapping[str, Any]) -> Iterator[str]:
         "architectures": engine["architectures"],
         "config_classes": [row["id"] for row in engine["config_classes"]],
         "kv_cache_dtypes": [row["id"] for row in engine["kv_cache"]["dtypes"]],
-        "kernels_not": [row["id"] for row in engine["kernels"]],
+        "kernels_not": [row["id"] for part in ("kernels", "experts_classes")
+                        for row in engine[part]],
     }
     for field, names in known.items():
         yield from (f"covers.{field}: no {name} in the table" for name in covers[field]

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.trace import PARTIAL_TABLE, Finding
-from quantplan.dispatch.vllm.context import Table
+from quantplan.dispatch.vllm.context import Context, Table
 from quantplan.dispatch.vllm.names import NamedMethod, class_of
 from quantplan.tables.errors import NotKnownError
 
@@ -56,6 +56,24 @@ def check_method(table: Table, named: NamedMethod, deployment: Deployment) -> No
                        known)
 
 
+def check_experts(context: Context, method: str, facts: Mapping[str, Any]) -> None:
+    """Raise NotKnownError for routed experts that the table does not cover: their method class, a
+    fact of theirs, an option or a variable."""
+    covers = context.table.get("covers")
+    if covers is None:
+        return
+    known = covers["experts"]
+    _check(context.table, "experts under", method, known["methods"])
+    for fact, values in known["facts"].items():
+        _check(context.table, f"experts whose {fact} is", facts[fact], values)
+    for field in known["options_not"]:
+        if getattr(context.deployment, field) != Deployment.__dataclass_fields__[field].default:
+            raise _unknown(context.table, f"experts with --{field.replace('_', '-')}", ())
+    for name in known["variables_not"]:
+        if name in context.deployment.env:
+            raise _unknown(context.table, f"experts with {name}", ())
+
+
 def check_kernel(table: Table, kernel: str) -> None:
     """Raise NotKnownError for a layer whose kernel the table does not cover."""
     if kernel in table.get("covers", {}).get("kernels_not", ()):
@@ -70,12 +88,12 @@ def covered(table: Table, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return (*(finding for finding in found if finding.id in covers["findings"]), PARTIAL)
 
 
-def _check(table: Table, what: str, name: Any, known: Iterable[str]) -> None:
+def _check(table: Table, what: str, name: Any, known: Iterable[Any]) -> None:
     if name not in known:
         raise _unknown(table, f"{what} {name}", known)
 
 
-def _unknown(table: Table, what: str, known: Iterable[str]) -> NotKnownError:
+def _unknown(table: Table, what: str, known: Iterable[Any]) -> NotKnownError:
     return NotKnownError(f"{what} in {table['engine']} {table['version']}",
-                         wanted=", ".join(known) or None,
+                         wanted=", ".join(map(str, known)) or None,
                          hint="The table of this version covers a part of the engine.")

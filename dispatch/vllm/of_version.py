@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quantplan.dispatch.facts import Checkpoint, Deployment
-from quantplan.dispatch.structure import Structure
+from quantplan.dispatch.structure import ROUTER, Structure
 from quantplan.dispatch.vllm.context import Context, Table, refuse, trait
 from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.tables.errors import NotKnownError
@@ -15,11 +17,22 @@ def of_version(
     """Return the structure as this version builds it; raise NotKnownError where it is not known."""
     if structure.architecture in trait(table, "fused_qkv_in_chunks"):
         _check_chunks(table, checkpoint, deployment)
+    structure = _renamed(structure, trait(table, "module_classes"))
     default = trait(table, "head_is_the_tied_embedding").get(structure.architecture)
     if default is not None and checkpoint.text_config.get("tie_word_embeddings", default):
         return structure._replace(
             modules=tuple(m for m in structure.modules if m.path != "lm_head"))
     return structure
+
+
+def _renamed(structure: Structure, classes: Mapping[str, Mapping[str, str]]) -> Structure:
+    """Return the structure with the classes that this version builds its modules of."""
+    names = classes.get(structure.architecture)
+    if names is None:
+        return structure
+    return structure._replace(modules=tuple(
+        m._replace(module=names[m.module], facts={**m.facts, "router": m.module == ROUTER})
+        if m.module in names else m for m in structure.modules))
 
 
 def check_tied(context: Context) -> None:
@@ -34,6 +47,18 @@ def check_tied(context: Context) -> None:
 
 
 TIES = "asserted_ties"
+
+
+def check_sparse(context: Context) -> None:
+    """Refuse a model without experts whose class looks for them once it is built."""
+    structure, row = context.structure, context.table["traits"][SPARSE]
+    says = row["value"].get(structure.architecture)
+    if says and not any(module.kind == "experts" for module in structure.modules):
+        raise refuse("config fields", "RuntimeError", says, None, row["source"],
+                     hint="mlp_only_layers and decoder_sparse_step leave no layer with experts.")
+
+
+SPARSE = "needs_experts"
 
 
 def _check_chunks(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:

@@ -48,7 +48,7 @@ from quantplan.dispatch.vllm.float_kv import check_float_kv
 from quantplan.dispatch.vllm.kv_cache import check_packed
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
-from quantplan.dispatch.vllm.of_version import check_tied, of_version
+from quantplan.dispatch.vllm.of_version import check_sparse, check_tied, of_version
 from quantplan.dispatch.vllm.online import source_weight
 from quantplan.dispatch.vllm.online_args import given_args
 from quantplan.dispatch.vllm.patterns import (
@@ -106,6 +106,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_tied(context)
         check_windows(structure)
         layers.extend(_build(context, serving))
+        check_sparse(context)
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, serving)
     return _trace(context, method, tuple(layers), dtype_refused(gpu, dtype), serving)

@@ -89,7 +89,7 @@ def test_what_is_not_covered_is_not_known(
 
 
 @pytest.mark.parametrize("changes, says", [
-    ({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}, "the architecture Mixtr"),
+    ({"architectures": ["DbrxForCausalLM"], "model_type": "dbrx"}, "the architecture Dbrx"),
     ({"architectures": ["LlamaForCausalLM", "GlmForCausalLM"]}, "the architecture Glm"),
     ({"architectures": ["NoSuchModel"]}, "the architecture NoSuchModel"),
     ({"architectures": None}, "a model without architectures"),
@@ -98,6 +98,27 @@ def test_what_is_not_covered_is_not_known(
 def test_other_models_are_not_known(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(NotKnownError) as raised:
         ask(config={**LLAMA, **changes})
+    assert str(raised.value).startswith(says)
+
+
+MIXTRAL: dict[str, Any] = {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
+    "intermediate_size": 14336, "num_hidden_layers": 1, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+    "vocab_size": 32000, "torch_dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize("quant, options, says", [
+    (None, {"tp": 4, "enable_expert_parallel": True}, "experts with --expert-parallel"),
+    (None, {"env": {"VLLM_TEST_FORCE_FP8_MARLIN": "1"}}, "experts with VLLM_TEST_FORCE_FP8_MARLIN"),
+    ("ct-mxfp8", {}, "experts under CompressedTensorsW8A8Mxfp8MoEMethod in vllm 0.25.1"),
+    ("awq4-g256", {}, "experts under MoeWNA16Method in vllm 0.25.1"),
+])
+def test_experts_that_are_not_covered(
+    quant: str | None, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(NotKnownError) as raised:
+        ask(quant, MIXTRAL, **options)
     assert str(raised.value).startswith(says)
 
 

@@ -58,6 +58,7 @@ def _ask(row: dict[str, Any]) -> dict[str, Any]:
         tp=case.get("tp_size", 1), dtype=case.get("dtype"), env=case.get("env"),
         quantization=case.get("quantization"), kv_cache_dtype=case.get("kv_cache_dtype"),
         libs=case.get("libs"), linear_backend=case.get("linear_backend"),
+        moe_backend=case.get("moe_backend"),
         tensors=case.get("tensors"), side_files=side).to_dict()
 
 
@@ -104,6 +105,10 @@ def _row_differences(got: dict[str, Any] | None, expect: dict[str, Any]) -> list
              for name in LAYER_FIELDS
              if got.get(name) != expect.get(name) and name not in expect.get("unseen", ())]
     rejected = [r["kernel"] for r in got["rejected"]] if "attn_backend" not in got else []
+    if experts := expect.get("experts"):
+        ours = {name: got["experts"][name] for name in experts}
+        found += [] if ours == experts else [f"{expect['path']} experts: {ours} is not {experts}"]
+        rejected = [name for name in rejected if name in expect.get("rejected", ())]
     if rejected != (expect.get("rejected") or []) and "unseen" not in expect:
         found.append(f"{expect['path']} rejected: {rejected} is not {expect.get('rejected')}")
     return found

@@ -6,9 +6,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from quantplan.dispatch.vllm.context import refuse
-from quantplan.dispatch.vllm.ct_schemes import Group
-from quantplan.dispatch.vllm.experts.integers import SYMMETRY, integer_facts
+from quantplan.dispatch.vllm.context import refuse, trait
+from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
+from quantplan.dispatch.vllm.experts.integers import SYMMETRY, integer_facts, marlin_fits
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan
 from quantplan.dispatch.vllm.integers import marlin_input_dtype
 
@@ -45,7 +45,9 @@ def wna16(group: Group, experts: Experts) -> Plan:
         _check_strategy(group, experts, backend)
         _check_sizes(group, size, experts)
 
-    return Plan("CompressedTensorsWNA16MoEMethod", "int_wna16", _key(group, size), quant=quant,
+    fits = marlin_fits(experts, size, padded=weights.actorder not in GROUP_ORDERS)
+    methods = trait(experts.context.table, "ct_wna16_experts")
+    return Plan(methods["marlin" if fits else "other"], "int_wna16", _key(group, size), quant=quant,
                 after=after)
 
 

@@ -32,7 +32,8 @@ def plan(fields: Fp8Fields, experts: Experts) -> Plan:
     if fields.block:
         return block_plan("Fp8MoEMethod", fields.block, experts)
     act = "kFp8StaticTensorSym" if fields.static else dynamic_act(experts)
-    return tensor_plan("Fp8MoEMethod", "kFp8StaticTensorSym", act)
+    method = "Fp8MoEMethod" if fields.serialized else "Fp8PerTensorOnlineMoEMethod"
+    return tensor_plan(method, "kFp8StaticTensorSym", act)
 
 
 def dynamic_act(experts: Experts) -> str:
@@ -51,6 +52,8 @@ def block_plan(method: str, block: Block, experts: Experts) -> Plan:
     """Return the plan of FP8 experts in blocks: the blocks are made smaller where they straddle
     ranks and a kernel can read that, else the shard is padded, else it must hold whole blocks
     (oracle/fp8.py:resolve_fp8_moe_weight_block_shape)."""
+    if not trait(experts.context.table, "fp8_experts_blocks_fit"):
+        return sized_plan(method, block)._replace(after=partial(check_blocks, block))
     finer = _finer(block, experts)
     flag = experts.context.facts["flag.moe_backend"]
     if flag != "auto" and not _flag_reads(flag, finer, experts) and _padded(block, experts):

@@ -81,7 +81,7 @@ def _check_groups(group: int, shape: Callable[[int, int, int], tuple[int, ...]],
 def gptq_plan(fields: gptq.GptqFields, experts: Experts) -> Plan:
     """Return the plan of experts in a GPTQ checkpoint; the base group decides about Marlin, then
     `dynamic` rules apply. The list of quantized modules is not asked."""
-    if not marlin_fits(experts, fields.group):
+    if not marlin_fits(experts, fields.group, padded=not fields.desc_act):
         return wna16_again(fields.config, experts)
     rule = gptq.dynamic_rule(fields.dynamic, experts.prefix)
     if rule is None:

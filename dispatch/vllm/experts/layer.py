@@ -8,6 +8,7 @@ from quantplan.dispatch.candidates import check_readable
 from quantplan.dispatch.predicates import applies, fill
 from quantplan.dispatch.trace import Layer, Refusal
 from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.vllm.coverage import check_experts, check_kernel
 from quantplan.dispatch.vllm.experts.facts import experts_of
 from quantplan.dispatch.vllm.experts.order import BackendError
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Facts, Plan
@@ -25,11 +26,13 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
     quantized = not serving.config_class or site.module.quantized
     plan = serving.assign_experts(experts) if quantized else Plan(
         "UnquantizedFusedMoEMethod", why="built without the quantization config")
+    check_experts(context, plan.method, experts.facts)
     if plan.source:
         _served(experts, plan.source)
     walked = _served(experts, plan)
     selection, mode, tuned = walked.selection, None, None
     if selection.kernel is not None:
+        check_kernel(context.table, selection.kernel)
         facts = {**context.facts, **experts.facts, **plan.quant, "quant.weight_key": plan.weight,
                  "moe.weight_only": plan.weight_only}
         mode = _mode(plan, walked, facts, context.table)
