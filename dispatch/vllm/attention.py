@@ -12,6 +12,7 @@ from quantplan.dispatch.vllm import kv_cache
 from quantplan.dispatch.vllm.attention_args import argument_facts
 from quantplan.dispatch.vllm.attention_backends import refusal, select, without_code
 from quantplan.dispatch.vllm.attention_facts import attention_facts
+from quantplan.dispatch.vllm.attention_remedy import remedy
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 from quantplan.dispatch.vllm.mla import prefill_backend
 from quantplan.dispatch.vllm.serving import Serving
@@ -109,7 +110,7 @@ def _choose(
     if selection.kernel is None and not selection.alternatives:
         kind = "AssertionError" if name == "vision" else "ValueError"
         raise refuse("kernel selection", kind, str(selection.error), site.path,
-                     attention["source"], selection=selection)
+                     attention["source"], remedy(context, name, facts, selection), selection)
     _check_refusal(site, module, {**facts, "attn.backend": selection.kernel})
     if selection.kernel is None:
         return Choice(selection, site.module.module, dtype)

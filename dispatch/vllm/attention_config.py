@@ -81,7 +81,7 @@ def prefill_name(table: Table, deployment: Deployment) -> str | None:
     if name.upper() not in prefill["names"]:
         words = {"backend": name.upper(), "names": ", ".join(prefill["names"])}
         raise refuse("flags", "ValidationError", fill(prefill["unknown"], words), None,
-                     table["attention"]["config"]["source"])
+                     table["attention"]["config"]["source"], "Give one of these, or none.")
     return str(name.upper())
 
 
@@ -91,7 +91,7 @@ def _known(table: Table, name: str, kind: str = "ValidationError") -> str:
     if name.upper() not in attention["names"]:
         words = {"backend": name.upper(), "names": ", ".join(attention["names"])}
         raise refuse("flags", kind, fill(attention["unknown"], words), None,
-                     attention["names_source"])
+                     attention["names_source"], "Give one of these, or auto.")
     return name.upper()
 
 

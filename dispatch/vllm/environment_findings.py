@@ -66,7 +66,8 @@ def backend_without_kernel(context: Context, layers: Layers) -> Iterator[Finding
     for family in sorted(missed):
         yield Finding("kernel selection", "warning", "linear-backend-without-kernel",
                       f"{context.deployment.backend_words(family)} has no {family} kernel: "
-                      "automatic selection is used for that layer type", None,
+                      "automatic selection is used for that layer type",
+                      "Name a backend that has one, or drop the flag; -v lists the kernels.",
                       context.table["linear_backend_source"])
 
 

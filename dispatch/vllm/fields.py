@@ -68,7 +68,8 @@ def need(config: Config, *names: str) -> Any:
     listed = "[" + ", ".join(repr(name) for name in names) + "]"
     raise bad_config(f"Cannot find any of {listed} in the model's quantization config.",
                      "model_executor/layers/quantization/base_config.py:"
-                     "QuantizationConfig.get_from_keys")
+                     "QuantizationConfig.get_from_keys",
+                     f"Add {names[0]} to the quantization config, as its quantizer writes it.")
 
 
 def bad_config(message: str, source: str, hint: str | None = None) -> Exception:

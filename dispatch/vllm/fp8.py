@@ -38,7 +38,8 @@ def read(config: Config, context: Context) -> Fp8Fields:
     """Return the fields of an fp8 checkpoint, or refuse as Fp8Config.from_config does."""
     scheme = need(config, "activation_scheme")
     if scheme not in ("static", "dynamic"):
-        raise bad_config(f"Unsupported activation scheme {scheme}", SOURCE)
+        raise bad_config(f"Unsupported activation scheme {scheme}", SOURCE,
+                         "activation_scheme is static or dynamic.")
     block = config.get("weight_block_size")
     if block is not None:
         _check_block(block, scheme)
@@ -50,10 +51,13 @@ def read(config: Config, context: Context) -> Fp8Fields:
 def _check_block(block: Any, scheme: str) -> None:
     if len(block) != 2:
         raise bad_config("The quantization block size of weight must have 2 dimensions, but got "
-                         f"{len(block)} dimensions", SOURCE)
+                         f"{len(block)} dimensions", SOURCE,
+                         "weight_block_size is [rows, columns], as [128, 128].")
     if scheme != "dynamic":
         raise bad_config("The block-wise quantization only supports dynamic activation scheme "
-                         f"for now, but got {scheme} activation scheme.", SOURCE)
+                         f"for now, but got {scheme} activation scheme.", SOURCE,
+                         "Block scales go with activation_scheme dynamic; re-quantize, or set it "
+                         "where no input scales are stored.")
 
 
 def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None:

@@ -45,7 +45,8 @@ def marlin_input_dtype(context: Context, site: Site) -> str | None:
         raise refuse("layer assignment", "ValueError",
                      "Marlin W4A8-FP8 only support SM89 or SM12x device (It is slower than Marlin "
                      "W4A16 on other devices). You can consider using W4A8-INT8 instead(set "
-                     "VLLM_MARLIN_INPUT_DTYPE=int8).", site.path, INPUT_SOURCE)
+                     "VLLM_MARLIN_INPUT_DTYPE=int8).", site.path, INPUT_SOURCE,
+                     hint="Set VLLM_MARLIN_INPUT_DTYPE=int8, or unset it.")
     return "float8_e4m3fn"
 
 

@@ -16,6 +16,8 @@ from quantplan.tables.near_names import did_you_mean, near_names
 
 Row = Mapping[str, Any]
 SCHEME_STRATEGIES = ("tensor", "attn_head")
+SCHEME_HINT = ("Remove kv_cache_scheme from the quantization config, or write an 8-bit float, "
+               "symmetric one per tensor or per head.")
 CT_METHOD = "CompressedTensorsKVCacheMethod"
 
 
@@ -143,21 +145,24 @@ def _check_scheme(site: Site, scheme: Row) -> None:
     if kind != "float" or bits != 8:
         raise refuse("layer assignment", "NotImplementedError",
                      "Currently supported kv cache quantization is num_bits=8, type=float, "
-                     f"however received num_bits={bits}, type={kind}", site.path, source)
+                     f"however received num_bits={bits}, type={kind}", site.path, source,
+                     SCHEME_HINT)
     strategy = scheme.get("strategy")
     if strategy not in STRATEGIES:
         raise refuse("layer assignment", "ValueError",
-                     f"{strategy!r} is not a valid QuantizationStrategy", site.path, source)
+                     f"{strategy!r} is not a valid QuantizationStrategy", site.path, source,
+                     SCHEME_HINT)
     if strategy not in SCHEME_STRATEGIES:
         raise refuse("layer assignment", "NotImplementedError",
                      "Invalid strategy for compressed-tensors KV cache. Expected strategies: "
                      "(<QuantizationStrategy.TENSOR: 'tensor'>, <QuantizationStrategy.ATTN_HEAD: "
                      f"'attn_head'>), found strategy: QuantizationStrategy.{strategy.upper()}",
-                     site.path, source)
+                     site.path, source, SCHEME_HINT)
     if not scheme.get("symmetric"):
         raise refuse("layer assignment", "NotImplementedError",
                      "Only support symmetric scaling factor for compressed-tensors KV cache. "
-                     f"However found symmetric: {scheme.get('symmetric')}", site.path, source)
+                     f"However found symmetric: {scheme.get('symmetric')}", site.path, source,
+                     SCHEME_HINT)
 
 
 def per_head(scheme: Row | None) -> bool:

@@ -106,7 +106,8 @@ def _check_algo(table: Table, algo: str) -> None:
     if algo not in known:
         raise bad_config(f"ModelOpt currently only supports: {known} quantizations in vLLM. Please "
                          "check the `hf_quant_config.json` file for your model's quant "
-                         "configuration.", SOURCE)
+                         "configuration.", SOURCE, "Export the checkpoint with one of them; "
+                         "another algorithm needs an engine that reads it (TensorRT-LLM).")
 
 
 def _names(excluded: list[Any]) -> tuple[str, ...]:

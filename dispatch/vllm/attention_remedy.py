@@ -1,0 +1,29 @@
+"""What would let a backend take a layer that none takes here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.trace import Selection
+from quantplan.dispatch.vllm.attention_backends import select
+from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
+
+
+def remedy(context: Context, name: str, facts: Mapping[str, Any], refused: Selection) -> str:
+    """Return the flag to drop, or the lowest newer capability with machine code in the wheel at
+    which a backend of list `name` takes the layer."""
+    pinned = next((step for step in refused.steps if step.kind == "Pinned"), None)
+    if pinned is not None:
+        return f"Drop {pinned.because}: the engine then takes the first backend that can."
+    if context.deployment.kv_cache_dtype != "auto":
+        return f"Drop --kv-cache-dtype {context.deployment.kv_cache_dtype}."
+    for capability in context.table["machine_code"]:
+        if capability > context.gpu.capability:
+            newer = {**facts, "gpu.capability": capability, "gpu.family": capability // 10 * 10,
+                     "gpu.below_80": capability < 80,
+                     "gpu.fp8_tensor_cores": capability >= FP8_TENSOR_CORES_MIN}
+            chosen = select(context.table["attention"], name, newer).kernel
+            if chosen:
+                return f"Use a GPU of {capability / 10}, where {chosen} takes it."
+    return "No flag and no newer GPU changes this; -v shows each backend's checks."
