@@ -18,6 +18,7 @@ COVERS: Row = {
                              of=_NAMES),
     "kernels_not": Field("list", "kernels and experts classes whose layers are not known",
                          of=_NAMES),
+    "modules_not": Field("list", "module classes whose models are not known", of=_NAMES),
     "options_not": Field("list", "fields of Deployment that must not be given", of=_NAMES),
     "experts": Field("row", "which routed experts", of={
         "methods": Field("list", "method classes; all others are not known", of=_NAMES),

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import PARTIAL_TABLE, Finding
 from quantplan.dispatch.vllm.context import Context, Table
 from quantplan.dispatch.vllm.names import NamedMethod, class_of
@@ -38,6 +39,13 @@ def check_question(table: Table, checkpoint: Checkpoint, deployment: Deployment)
     for field in fields(Deployment):
         if field.name in covers["options_not"] and getattr(deployment, field.name):
             raise _unknown(table, f"--{field.name.replace('_', '-')}", ())
+
+
+def check_modules(table: Table, structure: Structure) -> None:
+    """Raise NotKnownError for a model with modules that the table does not cover."""
+    for name in table.get("covers", {}).get("modules_not", ()):
+        if any(module.module == name for module in structure.modules):
+            raise _unknown(table, f"a model with {name}", ())
 
 
 def check_method(table: Table, named: NamedMethod, deployment: Deployment) -> None:

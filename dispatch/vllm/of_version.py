@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.structure import ROUTER, Structure
@@ -25,14 +26,15 @@ def of_version(
     return structure
 
 
-def _renamed(structure: Structure, classes: Mapping[str, Mapping[str, str]]) -> Structure:
+def _renamed(structure: Structure, classes: Mapping[str, Mapping[str, Any]]) -> Structure:
     """Return the structure with the classes that this version builds its modules of."""
     names = classes.get(structure.architecture)
     if names is None:
         return structure
     return structure._replace(modules=tuple(
         m._replace(module=names[m.module], facts={**m.facts, "router": m.module == ROUTER})
-        if m.module in names else m for m in structure.modules))
+        if m.module in names else m for m in structure.modules
+        if names.get(m.module, m.module) is not None))
 
 
 def check_tied(context: Context) -> None:

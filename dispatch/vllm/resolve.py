@@ -20,14 +20,10 @@ from quantplan.dispatch.trace import (
     Selection,
     Trace,
 )
+from quantplan.dispatch.vllm import coverage
 from quantplan.dispatch.vllm.attention import attention_layer, with_attention
 from quantplan.dispatch.vllm.attention_config import backend_name, check_config, check_encoder
-from quantplan.dispatch.vllm.construction import (
-    check_class,
-    check_rules,
-    check_windows,
-    replaced,
-)
+from quantplan.dispatch.vllm.construction import check_class, check_rules, check_windows, replaced
 from quantplan.dispatch.vllm.context import (
     Assignment,
     Context,
@@ -36,7 +32,6 @@ from quantplan.dispatch.vllm.context import (
     base_facts,
     refuse,
 )
-from quantplan.dispatch.vllm.coverage import check_kernel, check_method, check_question, covered
 from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.count import check_experts
@@ -69,7 +64,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     """Return what this vLLM version would do. The outcome covers everything up to and including
     model construction, and the worker's own check of the dtype; what fails later is a finding."""
     check_flags(table, deployment)
-    check_question(table, checkpoint, deployment)
+    coverage.check_question(table, checkpoint, deployment)
     try:
         check_config(table, deployment)
         given_args(table, deployment)
@@ -79,6 +74,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         return _never_began(table, checkpoint, deployment, refusal.error)
     structure = of_version(table, checkpoint, deployment, model_structure(
         checkpoint, architecture(table, checkpoint.config.get("architectures") or ())))
+    coverage.check_modules(table, structure)
     facts = base_facts(table, checkpoint, gpu, deployment, dtype)
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
     method = Method(requested=deployment.quantization)
@@ -86,7 +82,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_encoder(table, checkpoint, deployment)
         named = name_method(table, checkpoint, deployment, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, steps=named.steps)
-        check_method(table, named, deployment)
+        coverage.check_method(table, named, deployment)
         readable("VLLM_BATCH_INVARIANT", facts)
         check_float_kv(context)
         check_packed(context)
@@ -153,7 +149,7 @@ def _findings(
                                   *dynamic_findings(context), *target_findings(context),
                                   *listed_findings(context), *stored_findings(context, layers),
                                   *code_findings(context))
-    found = (*covered(context.table, (*findings(context, layers), *told)),
+    found = (*coverage.covered(context.table, (*findings(context, layers), *told)),
              *_notes(context.checkpoint))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
@@ -224,7 +220,7 @@ def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignme
                      context.table["families"][assignment.family]["source"],
                      hint="Drop --linear-backend and VLLM_DISABLED_KERNELS where they are set; -v "
                      "shows every kernel's checks.", selection=selection)
-    check_kernel(context.table, selection.kernel)
+    coverage.check_kernel(context.table, selection.kernel)
     if serving.after:
         assignment = serving.after(context, site, assignment, selection)
     row = context.table["kernels"][selection.kernel]

@@ -89,7 +89,7 @@ def test_what_is_not_covered_is_not_known(
 
 
 @pytest.mark.parametrize("changes, says", [
-    ({"architectures": ["DbrxForCausalLM"], "model_type": "dbrx"}, "the architecture Dbrx"),
+    ({"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2"}, "the architecture M"),
     ({"architectures": ["LlamaForCausalLM", "GlmForCausalLM"]}, "the architecture Glm"),
     ({"architectures": ["NoSuchModel"]}, "the architecture NoSuchModel"),
     ({"architectures": None}, "a model without architectures"),
@@ -108,6 +108,17 @@ MIXTRAL: dict[str, Any] = {
     "vocab_size": 32000, "torch_dtype": "bfloat16"}
 
 
+MLA: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 2,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4,
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "vocab_size": 129280, "torch_dtype": "bfloat16"}
+
+
 @pytest.mark.parametrize("quant, options, says", [
     (None, {"tp": 4, "enable_expert_parallel": True}, "experts with --expert-parallel"),
     (None, {"env": {"VLLM_TEST_FORCE_FP8_MARLIN": "1"}}, "experts with VLLM_TEST_FORCE_FP8_MARLIN"),
@@ -120,6 +131,13 @@ def test_experts_that_are_not_covered(
     with pytest.raises(NotKnownError) as raised:
         ask(quant, MIXTRAL, **options)
     assert str(raised.value).startswith(says)
+
+
+def test_sparse_latent_attention_is_not_known() -> None:
+    config = {**MLA, "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
+    with pytest.raises(NotKnownError) as raised:
+        ask(config=config)
+    assert str(raised.value).startswith("a model with DeepseekV32IndexerCache in vllm 0.25.1")
 
 
 def test_a_backend_that_does_not_exist_is_refused_all_the_same() -> None:
@@ -154,7 +172,7 @@ def test_findings_that_are_covered_are_made() -> None:
 
 @pytest.mark.parametrize("at, base", [
     ("modelopt.algos_source", False), ("modelopt.block_algos_source", True),
-    ("attention.prefill.source", True),
+    ("attention.prefill.source", False),
     ("architectures_source", True), ("config_classes[QuarkConfig].source", True),
     ("config_classes[Fp8Config].source", False), ("attention.source", False),
     ("inc", True), ("incomplete", False)])

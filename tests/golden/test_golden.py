@@ -59,7 +59,7 @@ def _ask(row: dict[str, Any]) -> dict[str, Any]:
         quantization=case.get("quantization"), kv_cache_dtype=case.get("kv_cache_dtype"),
         libs=case.get("libs"), linear_backend=case.get("linear_backend"),
         moe_backend=case.get("moe_backend"),
-        tensors=case.get("tensors"), side_files=side).to_dict()
+        tensors=case.get("tensors"), side_files=side, **case.get("engine_args", {})).to_dict()
 
 
 def differences(got: dict[str, Any], expect: dict[str, Any]) -> list[str]:
