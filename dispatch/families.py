@@ -54,13 +54,27 @@ def _family(architecture: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     known = languages(family)
     if not known:
         return family
-    named = None if "language" in family else _named(_text_config(family, root))
+    named = None if "language" in family else _named_language(family, root)
     language = named or known[0]
     if language not in known or (named is None and "language" not in family):
         raise NotKnownError(f"{architecture} around {language if named else 'no named model'}",
                             wanted="one of " + ", ".join(known),
                             hint="text_config: architectures or model_type say which.")
     return with_language(architecture, language)
+
+
+def _named_language(family: Mapping[str, Any], root: Mapping[str, Any]) -> str | None:
+    """Return the language model's architecture that the config says, None where it says none."""
+    by: Mapping[str, Any] | None = family.get("language_by")
+    if by is None:
+        return _named(_text_config(family, root))
+    text = str(root.get(by["field"]))
+    named: str | None = by["says"].get(text)
+    if named is None:
+        raise NotKnownError(f"{family['title']} with {by['field']} {text}",
+                            wanted="one of " + ", ".join(by["says"]),
+                            hint=f"config.json: {by['field']} says which model this is.")
+    return named
 
 
 def _filled(config: Mapping[str, Any], family: Mapping[str, Any]) -> Mapping[str, Any]:

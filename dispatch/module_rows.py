@@ -99,7 +99,8 @@ def _module(
         tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
         bool(row.get("sequence_parallel")), row.get("aligned", 1),
         bool(row.get("whole_blocks")), sizes.get(row.get("replicated_unless", "")),
-        row.get("known_under", {}), row.get("kind") in family.get("built_last", ()))
+        row.get("known_under", {}), row.get("kind") in family.get("built_last", ()),
+        row.get("dtype"))
 
 
 def _in_order(family: Row) -> list[Row]:

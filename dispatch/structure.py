@@ -53,7 +53,8 @@ class Module(NamedTuple):
     and with `whole_blocks` the size that ranks cut to whole weight blocks;
     `before` and `after` are the rules that its class asks around building it; no rank cuts it
     where ranks do not divide `replicated_unless`; `known_under` are the names that it has under
-    some config classes instead; with `built_last` it stands in every layer before any is built.
+    some config classes instead; with `built_last` it stands in every layer before any is built;
+    `dtype` is what it is built in where that is not the model's.
     """
 
     path: str
@@ -83,6 +84,7 @@ class Module(NamedTuple):
     replicated_unless: int | None = None
     known_under: Mapping[str, str] = {}
     built_last: bool = False
+    dtype: str | None = None
 
     def quantized_under(self, config_class: str | None) -> bool:
         """Return whether the engine builds the module with this class' quantization config."""

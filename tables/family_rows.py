@@ -114,6 +114,8 @@ MODULE: Row = {
     "sequence_parallel": Field("flag", "whether no rank cuts it where the family's experts split "
                                "tokens (--enable-expert-parallel over tensor and data parallel "
                                "ranks)", required=False),
+    "dtype": Field("text", "the dtype that the class builds it in, where that is not the model's",
+                   required=False),
     "unpacked": Field("flag", "true: its leaves are not in packed_modules_mapping",
                       required=False),
     "leaves": Field("list", "checkpoint modules that it holds, in fused order", required=False,
@@ -183,6 +185,12 @@ FAMILY: Row = {
                        "names one, or the model_type of that does. The skeleton language stands "
                        "for its modules; everything that the language model's family says holds "
                        "for them", required=False, of=Field("text", "an architecture")),
+    "language_by": Field("row", "the config field that says which of them, instead",
+                         required=False, of={
+        "field": Field("text", "a field"),
+        "says": Field("map", "text of the field -> architecture",
+                      of=Field("text", "an architecture")),
+    }),
     "paths": Field("map", "beginning of the language model's paths -> what stands there, where "
                    "that is no prefix", required=False, of=Field("text", "a beginning")),
     "language": Field("text", "the same where the class builds one architecture, whatever the "

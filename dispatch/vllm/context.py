@@ -33,8 +33,11 @@ class Context(NamedTuple):
 
 def at_site(context: Context, site: Site) -> Context:
     """Return the question as the engine has it while it builds the site: outside the language
-    model, fused names are those of the class around it."""
-    structure = context.structure
+    model, fused names are those of the class around it, and some modules have their own dtype."""
+    structure, dtype = context.structure, site.module.dtype
+    if dtype is not None:
+        context = context._replace(dtype=dtype, facts={**context.facts, "dtype.model": dtype},
+                                   walks={})
     if structure.packed_outside is None or site.module.stack == TEXT:
         return context
     return context._replace(structure=structure._replace(packed=structure.packed_outside))

@@ -29,6 +29,7 @@ from quantplan.dispatch.vllm.context import (
     Context,
     Site,
     Table,
+    at_site,
     base_facts,
     refuse,
 )
@@ -170,7 +171,7 @@ def _build(context: Context, serving: Serving) -> Iterator[Layer]:
         if module.kind in BUILDERS and not (elsewhere and module.kind == "experts"):
             site = site_at(context, serving, module, index)
             check_rules(module.before, context, site)
-            yield BUILDERS[module.kind](context, serving, site)
+            yield BUILDERS[module.kind](at_site(context, site), serving, site)
             check_rules(module.after, context, site)
 
 

@@ -69,3 +69,10 @@ def test_kimis_tower_is_whole_on_every_rank_where_its_heads_do_not_divide() -> N
     error = explain(config, engine="vllm", engine_version="0.32.0", capability=90, tp=3,
                     trust_remote_code=True).to_dict()["error"]
     assert error["message"] == "163840 is not divisible by 3"
+
+
+def test_a_version_of_minicpm_v_without_rows_is_not_known() -> None:
+    """model_executor/models/minicpmv.py:MiniCPMV builds another language model in each version."""
+    config = next(row["config"] for row in ROWS if row["id"].startswith("minicpmv26"))
+    with pytest.raises(NotKnownError, match=r"with version 2\.0"):
+        model_structure(Checkpoint("x", "mapping", {**config, "version": "2.0"}))
