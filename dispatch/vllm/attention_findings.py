@@ -60,12 +60,15 @@ def missing_scales(context: Context, layers: Layers) -> Iterator[Finding]:
     """A quantized KV cache whose scales are not in the headers, or are there and not loaded."""
     tensors = context.checkpoint.tensors
     scaled = [layer for layer in layers if _scaled(context, layer)]
-    if tensors is None or not scaled:
+    if not scaled:
+        return
+    kind = "NVFP4" if str(scaled[0].kv_cache_dtype).startswith("nvfp4") else "FP8"
+    if tensors is None:
+        yield _scales_unseen(kind, scaled)
         return
     stored = _stored_scales(tensors)
     lacking = [x for x in scaled if not stored.get(x.layer_index)]
     unread = [x for x in scaled if x.method is None and stored.get(x.layer_index)]
-    kind = "NVFP4" if str(scaled[0].kv_cache_dtype).startswith("nvfp4") else "FP8"
     if lacking:
         whose = "the checkpoint stores no k/v scales" if len(lacking) == len(scaled) else (
             f"{len(lacking)} of {len(scaled)} attention layers have no k/v scales stored")
@@ -77,6 +80,20 @@ def missing_scales(context: Context, layers: Layers) -> Iterator[Finding]:
                       f"{unread[0].path}: the checkpoint stores k/v scales, but its method does "
                       "not load them here: 1.0 is used", None, SCALES_SOURCE)
     yield from _values_only(scaled, stored)
+
+
+def _scales_unseen(kind: str, scaled: list[Layer]) -> Finding:
+    """Return what is known of the scales without headers: layers whose method loads none have 1.0,
+    whatever is stored."""
+    if all(x.method is None for x in scaled):
+        return Finding("scales in the checkpoint", "warning", "kv-scales-missing",
+                       f"the KV cache is {kind} and the checkpoint's method loads no k/v scales: "
+                       "1.0 is used silently", "Use --kv-cache-dtype auto, or a checkpoint whose "
+                       "method loads calibrated scales.", SCALES_SOURCE)
+    return Finding("scales in the checkpoint", "info", "kv-scales-not-seen",
+                   f"the KV cache is {kind}, and no safetensors header was read: layers without "
+                   "k/v scales in the checkpoint use 1.0 silently",
+                   "Give the folder or the hub id instead of a config.", SCALES_SOURCE)
 
 
 def _values_only(scaled: list[Layer], stored: Mapping[int | None, set[str]]) -> Iterator[Finding]:

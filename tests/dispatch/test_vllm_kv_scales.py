@@ -91,3 +91,14 @@ def test_the_kv_scheme_of_an_autofp8_checkpoint_is_not_read() -> None:
     Fp8Config.from_config)."""
     answer = ask(quantization("fp8-static", kv_cache_scheme="static"), "8.9").to_dict()
     assert (answer["outcome"], answer["kv_cache"]["resolved"]) == ("ok", "auto")
+
+
+@pytest.mark.parametrize("quant, told", [
+    (None, "kv-scales-missing"), ("awq4-g128", "kv-scales-missing"),
+    ("gptq4-g128", "kv-scales-missing"), ("fp8-dynamic", "kv-scales-not-seen"),
+    ("ct-fp8-dynamic", "kv-scales-not-seen")])
+def test_without_headers_only_methods_that_load_scales_may_have_them(quant: Any, told: str) -> None:
+    """attention.py:set_default_quant_scales; AWQ, GPTQ and 16-bit layers have no KV method."""
+    answer = ask(quant, kv_cache_dtype="fp8")
+    assert [f.id for f in answer.trace.findings if f.id.startswith("kv-scales")] == [told]
+    assert not [f for f in ask(quant).trace.findings if f.id.startswith("kv-scales")]
