@@ -81,7 +81,8 @@ class Assignment(NamedTuple):
     is given). `quant` are the facts that the family's requirements read. `otherwise` makes
     what is asked for when no kernel takes this; `late` refuses what is refused once a kernel is
     known; `note` is what is known to come of it later; `source` is what the checkpoint has made of
-    a layer that is quantized again.
+    a layer that is quantized again; `wanted` are activations of the checkpoint that most kernels of
+    the list are not asked for.
     """
 
     method: str
@@ -95,11 +96,7 @@ class Assignment(NamedTuple):
     late: Callable[[], None] | None = None
     note: Finding | None = None
     source: Assignment | None = None
-
-    @property
-    def wanted(self) -> str | None:
-        """Return how the checkpoint wants activations quantized, by any kernel of the list."""
-        return str(self.quant.get("quant.act_key")) if self.act == "none" else self.act
+    wanted: str | None = None
 
 
 def base_facts(

@@ -29,12 +29,13 @@ def assign(row: Row, group: Group, context: Context, site: Site) -> Assignment:
         size = site.shard.k if size == -1 else size
     if "unpacked_when" in rules and applies(rules["unpacked_when"], context.facts):
         return _unpacked(row, size, site)
-    act = rules.get("act_type", context.dtype)
+    act, only_humming = rules.get("act_type", context.dtype), _humming_input(rules, group)
     quant = integer_quant(site, types[str(weights.num_bits)], weights.num_bits, size, zero_points,
-                          act, _humming_input(rules, group))
+                          act, only_humming)
     quant["quant.g_idx"] = weights.actorder in GROUP_ORDERS
     return Assignment("CompressedTensorsLinearMethod", row["id"], "mixed_precision", quant,
-                      act_words(act), why=_why(group, row))
+                      act_words(act), why=_why(group, row),
+                      wanted=None if only_humming[0] == "none" else only_humming[0])
 
 
 def _unpacked(row: Row, size: int, site: Site) -> Assignment:

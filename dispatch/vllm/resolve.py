@@ -211,7 +211,7 @@ def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignme
     """Return the layer with the kernel that takes it, or refuse."""
     asked = source_weight(context, site, assignment)
     assignment, selection = _select(context, asked, assignment)
-    wanted = assignment.wanted
+    wanted = assignment.wanted or assignment.act
     if selection is None or assignment.family is None:
         return _layer(site, assignment, None, assignment.mode)
     if selection.kernel is None and selection.alternatives:

@@ -108,3 +108,9 @@ def test_int8_activations_that_no_kernel_takes(
     assert (layer.scheme, layer.kernel, layer.mode) == ("CompressedTensorsWNA8Int", kernel, "W4A16")
     assert only(answer, "weight-only").stage == "mode and numerics"
     assert not found(ask("ct-w4a16", capability), "weight-only")
+
+
+@pytest.mark.parametrize("capability", ["8.9", "9.0", "12.0"])
+def test_weights_only_checkpoints_ask_for_no_activations(capability: str) -> None:
+    nvfp4 = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "group_size": 16}
+    assert not found(ask(nvfp4, capability), "weight-only")
