@@ -204,13 +204,17 @@ def _not_marlin(
 
 
 def _gptq(layer: IncLayer, group: int, context: Context, site: Site) -> Assignment:
+    source = f"{SCHEMES}/inc_wna16_linear.py:INCWNA16LinearScheme._build_gptq_method"
+    if isinstance(layer.sym, (dict, list)):
+        raise refuse("layer assignment", "TypeError",
+                     f"unhashable type: '{type(layer.sym).__name__}'", site.path, source,
+                     hint="config.json: sym is true or false.")
     weight_type = gptq.WEIGHT_TYPES.get((layer.bits, layer.sym))
     if weight_type is None or _not_marlin(layer, group, weight_type, context):
         raise refuse("layer assignment", "NotImplementedError",
                      f"INC quantization with bits={layer.bits}, sym={layer.sym} is not supported. "
                      "Only 4-bit and 8-bit symmetric quantization is supported with Marlin "
-                     "kernels.", site.path,
-                     f"{SCHEMES}/inc_wna16_linear.py:INCWNA16LinearScheme._build_gptq_method",
+                     "kernels.", site.path, source,
                      hint="Marlin also wants groups of 32, 64, 128 or -1, and 7.5 or newer.")
     quant = integer_quant(site, weight_type, layer.bits, group, False, context.dtype)
     return Assignment(METHOD, None, "mixed_precision", quant, "none")

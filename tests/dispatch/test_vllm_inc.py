@@ -199,6 +199,7 @@ NEGATIVE = "Trying to create tensor with negative dimension -4096: [-4096, 6144]
      O_1),
     ({"extra_config": {O_1: {"bits": 4, "group_size": "x"}}}, "ValueError",
      "INC group_size must be an int or a 2-D integer sequence, but found str.", O_1),
+    ({"sym": {}}, "TypeError", "unhashable type: 'dict'", QKV),
     ({"extra_config": {Q: {"bits": 8}}}, "ValueError",
      f"Fused module '{QKV}' requires consistent quant config for {[Q, K, V]}", QKV),
 ])
