@@ -27,10 +27,8 @@ def wna16(group: Group, experts: Experts) -> Plan:
     rules = experts.context.table["schemes"]["CompressedTensorsWNA16"]["integer"]
     types = rules["types"]
     if str(weights.num_bits) not in types or group.format != PACKED:
-        supported = [int(bits) for bits in types]
         raise refuse("layer assignment", "ValueError",
-                     f"For Fused MoE layers, only format: {PACKED} and bits: {supported} is "
-                     f"supported but got format: {PACKED} and bits: {weights.num_bits}",
+                     _only_packed(experts, [int(bits) for bits in types], weights.num_bits),
                      experts.prefix,
                      f"{FOLDER}/compressed_tensors_moe.py:CompressedTensorsMoEMethod",
                      hint="Experts without activation quantization take packed integers only.")
@@ -49,6 +47,17 @@ def wna16(group: Group, experts: Experts) -> Plan:
     methods = trait(experts.context.table, "ct_wna16_experts")
     return Plan(methods["marlin" if fits else "other"], "int_wna16", _key(group, size), quant=quant,
                 after=after)
+
+
+def _only_packed(experts: Experts, supported: list[int], found: object) -> str:
+    """Return the refusal's words; where an exception takes them in parts, these print as a tuple.
+    """
+    if trait(experts.context.table, "ct_refusals_in_parts"):
+        return str(("For Fused MoE layers, only format: ", f"{PACKED} ",
+                    f" and bits: {supported} is supported ",
+                    f"but got format: {PACKED}  and bits: {found}"))
+    return (f"For Fused MoE layers, only format: {PACKED} and bits: {supported} is supported but "
+            f"got format: {PACKED} and bits: {found}")
 
 
 def _key(group: Group, size: int) -> str:
