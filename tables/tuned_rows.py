@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quantplan.tables.engine_source import EngineSource
 from quantplan.tables.schema import Field, Row
+
+if TYPE_CHECKING:  # zipfile, which it imports, costs every answer 7 ms
+    from quantplan.tables.engine_source import EngineSource
 
 TUNED_CONFIGS: Row = {
     "id": Field("text", "short name"),

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantplan.dispatch.vllm.context import refuse, trait
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
 from quantplan.dispatch.vllm.experts.integers import SYMMETRY, integer_facts, marlin_fits
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan
 from quantplan.dispatch.vllm.integers import marlin_input_dtype
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 FOLDER = "model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe"
 WNA16_SOURCE = f"{FOLDER}/compressed_tensors_moe_wna16.py:CompressedTensorsWNA16MoEMethod"
@@ -91,6 +93,8 @@ def _check_sizes(group: Group, size: int, experts: Experts) -> None:
                 f"group_size ({size}). Scale groups would otherwise cross TP shard boundaries; use "
                 "a compatible TP size or enable expert parallelism.")
     if not group.weights.symmetric:
+        from fractions import Fraction  # 2 ms that few answers need
+
         _check_zero_points(Fraction(32, group.weights.num_bits), hidden, shard, experts)
 
 
