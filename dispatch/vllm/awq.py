@@ -34,6 +34,11 @@ class AwqFields(NamedTuple):
     skipped: tuple[str, ...]
     config: Config
 
+    @property
+    def skips_substrings(self) -> bool:
+        """Return whether an entry of the skip list is a part of a name, not a name."""
+        return True
+
 
 def read(config: Config, context: Context) -> AwqFields:
     """Return the fields of an AWQ checkpoint, or refuse as AutoAWQConfig does."""

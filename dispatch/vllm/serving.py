@@ -4,31 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.renames import renamed
 from quantplan.dispatch.trace import Selection
-from quantplan.dispatch.vllm import (
-    awq,
-    compressed_tensors,
-    deepseek_v4,
-    experts_only,
-    fbgemm,
-    fp8,
-    fp_quant,
-    gptq,
-    humming,
-    inc,
-    modelopt,
-    modelopt_config,
-    moe_wna16,
-    online,
-    quark,
-    torchao,
-)
+from quantplan.dispatch.vllm import modelopt_config, online
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, at_site, refuse
 from quantplan.dispatch.vllm.experts import online as online_experts
-from quantplan.dispatch.vllm.experts.methods import experts_plan
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod, class_of
@@ -99,12 +82,18 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     kv_method = getattr(fields, "kv_method", row.get("kv_method"))
     own = Serving(row["id"], row["min_capability"],
                   lambda site: module.assign(fields, at_site(context, site), site),
-                  lambda experts: experts_plan(row["resolves"], row["id"], fields, experts), after,
+                  lambda experts: _experts_plan(row, fields, experts), after,
                   kv_method, getattr(fields, "kv_scheme", None), _kv_dtype(named, context),
                   tuple(row.get("kv_kinds", ())), _kv_refined(module, fields, context),
                   _ignore(fields, named.config or {}), getattr(fields, "excluded", ()),
                   getattr(fields, "block", None))
     return own if args is None else _composed(own, args, context)
+
+
+def _experts_plan(row: Mapping[str, Any], fields: Any, experts: Experts) -> Plan:
+    from quantplan.dispatch.vllm.experts.methods import experts_plan  # dense models need none
+
+    return experts_plan(row["resolves"], row["id"], fields, experts)
 
 
 def _online_args(name: str, row: Mapping[str, Any], context: Context) -> OnlineArgs | None:
@@ -162,18 +151,16 @@ def _kv_dtype(named: NamedMethod, context: Context) -> str | None:
 
 def _ignore(fields: Any, config: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
     """Return the ignore entries that the config itself lists, and whether they are whole names."""
-    if isinstance(fields, awq.AwqFields):
+    if getattr(fields, "skips_substrings", False):
         return names(config, "modules_to_not_convert"), False
     return tuple(getattr(fields, "ignored", getattr(fields, "ignore", ())) or ()), True
 
 
-MODULES: Mapping[str, Any] = {
-    "fp8": fp8, "awq": awq, "gptq": gptq, "moe_wna16": moe_wna16,
-    "compressed_tensors": compressed_tensors, "inc": inc, "humming": humming, "torchao": torchao,
-    "fbgemm": fbgemm, "fp_quant": fp_quant, "deepseek_v4": deepseek_v4,
-    "experts_only": experts_only, "quark": quark,
-}
-"""Config class row `resolves` -> the module that reads its fields and assigns its layers."""
+MODULES = frozenset((
+    "fp8", "awq", "gptq", "moe_wna16", "compressed_tensors", "inc", "humming", "torchao", "fbgemm",
+    "fp_quant", "deepseek_v4", "experts_only", "quark"))
+"""Config class row `resolves` that names the module of this package that reads its fields and
+assigns its layers; an answer imports the one that it needs."""
 
 
 def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, Any], Any]:
@@ -194,8 +181,10 @@ def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, An
 
 def _module(row: Mapping[str, Any]) -> Any:
     """Return what reads the fields of a config class and assigns its layers, None for online."""
-    return modelopt.Reader(row["id"]) if row["resolves"] == "modelopt" else MODULES.get(
-        row["resolves"])
+    name = row["resolves"]
+    if name == "modelopt":
+        return import_module(f"{__package__}.modelopt").Reader(row["id"])
+    return import_module(f"{__package__}.{name}") if name in MODULES else None
 
 
 def _own_config(named: NamedMethod, context: Context) -> Mapping[str, Any] | None:
