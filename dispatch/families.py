@@ -12,7 +12,12 @@ from quantplan.dispatch.module_rows import ModuleRows
 from quantplan.dispatch.renames import read_renames
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
-from quantplan.tables.family_loading import families_by_architecture, languages, with_language
+from quantplan.tables.family_loading import (
+    families_by_architecture,
+    family_of,
+    languages,
+    with_language,
+)
 
 
 def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Structure:
@@ -53,7 +58,7 @@ def _family(architecture: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     family = families_by_architecture()[architecture]
     known = languages(family)
     if not known:
-        return family
+        return family_of(architecture)
     named = None if "language" in family else _named_language(family, root)
     language = named or known[0]
     if language not in known or (named is None and "language" not in family):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from quantplan.tables.load import read_table, table_names
+from quantplan.tables.load import part_names, read_table
 
 LANGUAGE: Mapping[str, Any] = {"id": "language", "modules": ({"language": True},)}
 """The skeleton that stands for the modules of another family, the language model's."""
@@ -14,17 +14,23 @@ LANGUAGE: Mapping[str, Any] = {"id": "language", "modules": ({"language": True},
 
 @cache
 def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
-    """Return architecture -> family row, whose `modules` and `sizes` are its skeletons' and own;
-    those of a family with `languages` are completed by `with_language`."""
-    skeletons, families = (LANGUAGE, *_rows("skeletons")), _rows("families")
-    by_id = {skeleton["id"]: skeleton for skeleton in skeletons}
-    found: dict[str, Mapping[str, Any]] = {}
-    for family in families:
-        parts = [by_id[name] for name in family["skeletons"]]
-        whole = {**family, "modules": [*_modules(family, parts)],
-                 "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
-        found.update(dict.fromkeys(family["architectures"], whole))
-    return found
+    """Return architecture -> family row, as its table has it."""
+    return {name: family for family in _rows("families") for name in family["architectures"]}
+
+
+@cache
+def family_of(architecture: str) -> Mapping[str, Any]:
+    """Return the architecture's family with the `modules` and `sizes` of its skeletons and its
+    own; those of a family with `languages` are completed by `with_language`."""
+    family, skeletons = families_by_architecture()[architecture], _skeletons()
+    parts = [skeletons[name] for name in family["skeletons"]]
+    return {**family, "modules": [*_modules(family, parts)],
+            "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
+
+
+@cache
+def _skeletons() -> Mapping[str, Mapping[str, Any]]:
+    return {row["id"]: row for row in (LANGUAGE, *_rows("skeletons"))}
 
 
 def languages(family: Mapping[str, Any]) -> tuple[str, ...]:
@@ -35,7 +41,7 @@ def languages(family: Mapping[str, Any]) -> tuple[str, ...]:
 
 def families_of(architecture: str) -> Iterator[Mapping[str, Any]]:
     """Yield the families that an architecture can be: one around each of its language models."""
-    family = families_by_architecture()[architecture]
+    family = family_of(architecture)
     for language in languages(family):
         whole = with_language(architecture, language)
         yield {**whole, "id": f"{family['id']} with {language}"}
@@ -45,8 +51,7 @@ def families_of(architecture: str) -> Iterator[Mapping[str, Any]]:
 @cache
 def with_language(architecture: str, language: str) -> Mapping[str, Any]:
     """Return the family of `architecture` around the family of its language model."""
-    known = families_by_architecture()
-    outer, inner = known[architecture], known[language]
+    outer, inner = family_of(architecture), family_of(language)
     inside = [_moved(row, outer) for row in inner["modules"]]
     joined = {field: [*outer.get(field, ()), *inner.get(field, ())]
               for field in ("defaults", "stacks", "renames", "replaced")}
@@ -71,8 +76,7 @@ def _moved(row: Mapping[str, Any], outer: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def _rows(field: str) -> list[Mapping[str, Any]]:
-    names = (name for name in table_names() if name.startswith("families/"))
-    return [row for name in names for row in read_table(name).get(field, ())]
+    return [row for name in part_names("families") for row in read_table(name).get(field, ())]
 
 
 def _modules(

@@ -7,7 +7,7 @@ from typing import Any
 
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm.attention_backends import select
-from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Context
+from quantplan.dispatch.vllm.context import Context, capability_facts
 
 
 def remedy(context: Context, name: str, facts: Mapping[str, Any], refused: Selection) -> str:
@@ -20,9 +20,7 @@ def remedy(context: Context, name: str, facts: Mapping[str, Any], refused: Selec
         return f"Drop --kv-cache-dtype {context.deployment.kv_cache_dtype}."
     for capability in context.table["machine_code"]:
         if capability > context.gpu.capability:
-            newer = {**facts, "gpu.capability": capability, "gpu.family": capability // 10 * 10,
-                     "gpu.below_80": capability < 80,
-                     "gpu.fp8_tensor_cores": capability >= FP8_TENSOR_CORES_MIN}
+            newer = {**facts, **capability_facts(capability)}
             chosen = select(context.table["attention"], name, newer).kernel
             if chosen:
                 return f"Use a GPU of {capability / 10}, where {chosen} takes it."

@@ -108,12 +108,9 @@ def base_facts(
     """
     return {
         "gpu.platform": "cuda",
-        "gpu.capability": gpu.capability,
-        "gpu.family": gpu.capability // 10 * 10,
+        **capability_facts(gpu.capability),
         "gpu.name": gpu.name,
         "gpu.capability_text": gpu.capability_text,
-        "gpu.below_80": gpu.capability < 80,
-        "gpu.fp8_tensor_cores": gpu.capability >= FP8_TENSOR_CORES_MIN,
         "gpu.prefers_humming": gpu.capability in table["promotion"]["capabilities"],
         "flag.moe_backend": deployment.moe_backend,
         "dtype.model": dtype,
@@ -121,6 +118,13 @@ def base_facts(
         **library_facts(table["libraries"], deployment),
         **variable_facts(table["environment"], deployment),
     }
+
+
+def capability_facts(capability: int) -> dict[str, Any]:
+    """Return the gpu.* facts that follow from a capability x 10 alone."""
+    return {"gpu.capability": capability, "gpu.family": capability // 10 * 10,
+            "gpu.below_80": capability < 80,
+            "gpu.fp8_tensor_cores": capability >= FP8_TENSOR_CORES_MIN}
 
 
 def trait(table: Table, name: str) -> Any:

@@ -120,7 +120,7 @@ def _means_a_layer(context: Context, entry: str, weighted: frozenset[str]) -> bo
     parts, last = entry.split("."), context.structure.num_layers - 1
     numbers = [part.rstrip("*") for part in parts]
     beyond = any(part.isdecimal() and int(part) > last for part in numbers)
-    return not (NORM in parts[-1] or NORM in parts[-2:][0] or beyond or DRAFT in numbers
+    return not (any(NORM in part for part in parts[-2:]) or beyond or DRAFT in numbers
                 or entry.rpartition(".")[0] in weighted)
 
 

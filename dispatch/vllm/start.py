@@ -82,7 +82,6 @@ def knows_type(table: Table, model_type: object) -> bool:
 
 def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
     model_type = checkpoint.config.get("model_type")
-    own_code = "AutoConfig" in (checkpoint.config.get("auto_map") or {})
     if knows_type(table, model_type) or deployment.trust_remote_code:
         return
     name = checkpoint.folder
@@ -90,12 +89,17 @@ def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) ->
         raise refuse("config fields", "ValidationError",
                      f"Unrecognized model in {name}. Should have a `model_type` key in its "
                      "config.json.", None, CONFIG_SOURCE, hint="Name model_type in config.json.")
-    if own_code:
+    if _names_code(checkpoint):
         raise refuse("config fields", "ValidationError", _untrusted(name), None, CONFIG_SOURCE,
                      hint="Read the repository's code, then pass --trust-remote-code.")
     raise refuse("config fields", "ValidationError", _unrecognised(str(model_type)), None,
                  CONFIG_SOURCE,
                  hint="This model needs a newer engine, or config code of its own (auto_map).")
+
+
+def _names_code(checkpoint: Checkpoint) -> bool:
+    """Return whether the config names code of the repository's for its config class."""
+    return "AutoConfig" in (checkpoint.config.get("auto_map") or {})
 
 
 def _check_laws(table: Table, checkpoint: Checkpoint) -> None:
@@ -130,9 +134,8 @@ def code_findings(context: Context) -> Iterator[Finding]:
     """Yield a model type that only code of the repository's can teach the engine, where the config
     does not name that code: the answer then assumes that the code registers itself."""
     config, table = context.checkpoint.config, context.table
-    named = "AutoConfig" in (config.get("auto_map") or {})
-    if context.deployment.trust_remote_code and not named and not knows_type(
-            table, config.get("model_type")):
+    if context.deployment.trust_remote_code and not _names_code(context.checkpoint) and (
+            not knows_type(table, config.get("model_type"))):
         yield Finding(
             "config fields", "warning", "code-not-named",
             f"model type {config.get('model_type')} is known to neither the engine nor "
