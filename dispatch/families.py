@@ -12,9 +12,10 @@ from quantplan.dispatch.module_rows import ModuleRows
 from quantplan.dispatch.renames import read_renames
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.family_index import family_index
 from quantplan.tables.family_loading import (
-    families_by_architecture,
     family_of,
+    family_row,
     languages,
     with_language,
 )
@@ -29,7 +30,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     root = checkpoint.config
     architecture = _architecture(root, chosen)
     whole = root
-    root = nested(root, families_by_architecture()[architecture].get("root", ()))
+    root = nested(root, family_row(architecture).get("root", ()))
     family = _family(architecture, root)
     config = _filled(_text_config(family, root), family)
     _check_covered(config, root, family)
@@ -55,7 +56,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
 
 def _family(architecture: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the architecture's family, around that of its language model where it has one."""
-    family = families_by_architecture()[architecture]
+    family = family_row(architecture)
     known = languages(family)
     if not known:
         return family_of(architecture)
@@ -177,7 +178,7 @@ def _windowed_layers(
 
 
 def _architecture(config: Mapping[str, Any], chosen: str | None) -> str:
-    known, named = families_by_architecture(), chosen or _named(config)
+    known, named = family_index()["architectures"], chosen or _named(config)
     if named in known:
         return str(named)
     what = named or f"model_type {config.get('model_type')}"
@@ -191,9 +192,7 @@ def _named(config: Mapping[str, Any]) -> str | None:
     given, model_type = config.get("architectures"), config.get("model_type")
     if given:
         return str(given[0])
-    by_type = {t: a for f in families_by_architecture().values()
-               for t, a in f.get("model_types", {}).items()}
-    return by_type.get(str(model_type))
+    return family_index()["model_types"].get(str(model_type))
 
 
 def _check_heads(

@@ -70,7 +70,7 @@ def _version_of(engine: str, text: str) -> str:
 
 def run_compile() -> None:
     """Write every table's compiled form."""
-    from quantplan.tables.load import write_compiled
+    from quantplan.tables.compiling import write_compiled
 
     for name in write_compiled():
         say(f"compiled {name}")

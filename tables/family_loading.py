@@ -6,31 +6,42 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from quantplan.tables.load import part_names, read_table
+from quantplan.tables.family_index import family_index
+from quantplan.tables.load import read_table
 
 LANGUAGE: Mapping[str, Any] = {"id": "language", "modules": ({"language": True},)}
 """The skeleton that stands for the modules of another family, the language model's."""
 
 
-@cache
 def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
     """Return architecture -> family row, as its table has it."""
-    return {name: family for family in _rows("families") for name in family["architectures"]}
+    return {name: family_row(name) for name in family_index()["architectures"]}
+
+
+@cache
+def family_row(architecture: str) -> Mapping[str, Any]:
+    """Return the row of an architecture that has one, as its table has it."""
+    rows = read_table(family_index()["architectures"][architecture])["families"]
+    found: Mapping[str, Any] = next(row for row in rows if architecture in row["architectures"])
+    return found
 
 
 @cache
 def family_of(architecture: str) -> Mapping[str, Any]:
     """Return the architecture's family with the `modules` and `sizes` of its skeletons and its
     own; those of a family with `languages` are completed by `with_language`."""
-    family, skeletons = families_by_architecture()[architecture], _skeletons()
-    parts = [skeletons[name] for name in family["skeletons"]]
+    family = family_row(architecture)
+    parts = [_skeleton(name) for name in family["skeletons"]]
     return {**family, "modules": [*_modules(family, parts)],
             "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
 
 
-@cache
-def _skeletons() -> Mapping[str, Mapping[str, Any]]:
-    return {row["id"]: row for row in (LANGUAGE, *_rows("skeletons"))}
+def _skeleton(name: str) -> Mapping[str, Any]:
+    if name == LANGUAGE["id"]:
+        return LANGUAGE
+    rows = read_table(family_index()["skeletons"][name])["skeletons"]
+    found: Mapping[str, Any] = next(row for row in rows if row["id"] == name)
+    return found
 
 
 def languages(family: Mapping[str, Any]) -> tuple[str, ...]:
@@ -73,10 +84,6 @@ def _moved(row: Mapping[str, Any], outer: Mapping[str, Any]) -> Mapping[str, Any
         return path if old is None else places[old] + path[len(old):]
 
     return {**row, **{name: moved(row[name]) for name in ("path", "known_as") if row.get(name)}}
-
-
-def _rows(field: str) -> list[Mapping[str, Any]]:
-    return [row for name in part_names("families") for row in read_table(name).get(field, ())]
 
 
 def _modules(

@@ -8,10 +8,11 @@ from typing import Any
 
 from quantplan.tables import attention_laws
 from quantplan.tables.citations import sources
+from quantplan.tables.compiling import compile_index, compile_table
 from quantplan.tables.coverage_rows import coverage_is_known
 from quantplan.tables.errors import TableError
+from quantplan.tables.family_index import NAME
 from quantplan.tables.load import (
-    compile_table,
     compiled_path,
     parse_table,
     read_sources,
@@ -35,6 +36,7 @@ def lint() -> list[str]:
     for name in table_names():
         found += check_table(name)
     if not found:
+        found += stale_compiled(NAME, compile_index(), "tables/families")
         found += [v for law in version_laws.LAWS for v in law(version_laws.version_entries())]
     found += [v for law in gpu_laws.LAWS for v in law(gpu_laws.gpu_entries())]
     found += [v for law in model_laws.LAWS for v in law(model_laws.model_entries())]
@@ -49,18 +51,18 @@ def check_table(name: str) -> list[str]:
         return [str(error)]
     laws = (*ENGINE_LAWS, *MOE_LAWS, *TUNED_LAWS) if name.startswith("engines/") else ()
     found = [f"tables/{name}.yaml: {violation}" for law in laws for violation in law(value)]
-    return found + list(stale_compiled(name))
+    return [*found, *stale_compiled(name, compile_table(name), f"tables/{name}.yaml")]
 
 
-def stale_compiled(name: str) -> Iterator[str]:
+def stale_compiled(name: str, text: str, made_from: str) -> Iterator[str]:
     """The compiled form holds what the YAML says."""
     try:
         with open(compiled_path(name), encoding="utf-8") as file:
-            fresh = file.read() == compile_table(name)
+            fresh = file.read() == text
     except OSError:
         fresh = False
     if not fresh:
-        yield f"tables/{name}.yaml: compiled form is stale; run `quantplan tables compile`"
+        yield f"{made_from}: compiled form is stale; run `quantplan tables compile`"
 
 
 def ids_are_unique(engine: Engine) -> Iterator[str]:

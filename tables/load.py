@@ -23,7 +23,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 @cache
 def read_table(name: str) -> Any:
     """Return the content of `tables/NAME.yaml` and its parts; raise TableError if it is bad."""
-    compiled = _fresh_compiled(name, sources_crc32(name))
+    compiled = fresh_compiled(name, sources_crc32(name))
     return compiled if compiled is not None else parse_table(name, *read_sources(name))
 
 
@@ -126,18 +126,13 @@ def _append(value: Any, part: Any, where: str) -> None:
             raise TableError(f"{where}: {key}: given twice", wanted="a list or a map in each part")
 
 
-def compile_table(name: str) -> str:
-    """Return the compiled JSON text of table NAME."""
-    content = {"crc32": sources_crc32(name), "table": parse_table(name, *read_sources(name))}
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n"
-
-
 def compiled_path(name: str) -> str:
     """Return where the compiled form of table NAME lies."""
     return os.path.join(FOLDER, "compiled", name.replace("/", "__") + ".json")
 
 
-def _fresh_compiled(name: str, crc32: int) -> Any:
+def fresh_compiled(name: str, crc32: int) -> Any:
+    """Return the content of the compiled form NAME, None where it is not that of `crc32`."""
     try:
         with open(compiled_path(name), encoding="utf-8") as file:
             content = json.load(file)
@@ -154,19 +149,3 @@ def _read_bytes(path: str) -> bytes:
     except OSError as error:
         raise TableError(f"table {os.path.relpath(path, FOLDER)} cannot be read",
                          found=error.strerror or str(error)) from None
-
-
-def write_compiled() -> list[str]:
-    """Write the compiled form of every table, drop those without a table; return the names."""
-    folder = os.path.join(FOLDER, "compiled")
-    os.makedirs(folder, exist_ok=True)
-    wanted = {compiled_path(name): name for name in table_names()}
-    for file in os.listdir(folder):
-        if os.path.join(folder, file) not in wanted:
-            os.remove(os.path.join(folder, file))
-    for path, name in wanted.items():
-        text = compile_table(name)
-        with open(path + ".new", "w", encoding="utf-8") as target:
-            target.write(text)
-        os.replace(path + ".new", path)
-    return sorted(wanted.values())

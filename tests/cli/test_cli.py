@@ -253,7 +253,7 @@ def test_lint_that_finds_something(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantplan.tables.load.write_compiled", lambda: ["a/b", "c"])
+    monkeypatch.setattr("quantplan.tables.compiling.write_compiled", lambda: ["a/b", "c"])
     assert run("tables", "compile").output == "compiled a/b\ncompiled c\n"
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from quantplan.dispatch import predicates
 from quantplan.tables import load
+from quantplan.tables.compiling import write_compiled
 from quantplan.tables.lint import ENGINE_LAWS, PREDICATES, check_table, lint, requirements
-from quantplan.tables.load import FOLDER, read_table, table_names, write_compiled
+from quantplan.tables.load import FOLDER, read_table, table_names
 from quantplan.tables.requirement_rows import PREDICATE_FIELDS
 
 VLLM = "engines/vllm/0.32.0"

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quantplan.tables import family_index as family_index_module
 from quantplan.tables import load
+from quantplan.tables.compiling import compile_table, write_compiled
 from quantplan.tables.engine_rows import ENGINE_DOCUMENT, KEYED, load_engine
 from quantplan.tables.errors import TableError
+from quantplan.tables.family_index import NAME, family_index, index_crc32, made_index
 from quantplan.tables.load import (
     FOLDER,
-    compile_table,
     compiled_path,
     parse_table,
     read_sources,
     read_table,
     sources_crc32,
     table_names,
-    write_compiled,
 )
 from quantplan.tables.moe_rows import whole_rows
 from quantplan.tables.strict_yaml import load_strict
@@ -27,6 +28,7 @@ from quantplan.tables.strict_yaml import load_strict
 VLLM = "engines/vllm/0.32.0"
 HEAD, *PARTS = read_sources(VLLM)
 MODES = (Path(FOLDER) / "modes" / "modes.yaml").read_bytes()
+FAMILY = (Path(FOLDER) / "families" / "uneven.yaml").read_bytes()
 
 
 def refusal(old: str, new: str) -> str:
@@ -182,7 +184,26 @@ def test_json_holds_all_of_a_table(name: str) -> None:
 
 def test_no_compiled_form_without_a_table() -> None:
     found = {path.name for path in (Path(FOLDER) / "compiled").iterdir()}
-    assert found == {Path(compiled_path(name)).name for name in table_names()}
+    assert found == {Path(compiled_path(name)).name for name in (*table_names(), NAME)}
+
+
+def test_the_index_of_families_is_what_the_tables_hold() -> None:
+    content = json.loads(Path(compiled_path(NAME)).read_text(encoding="utf-8"))
+    assert content == {"crc32": index_crc32(), "table": made_index()}
+    index = family_index()
+    assert index["architectures"]["LlamaForCausalLM"] == "families/dense"
+    assert index["model_types"]["llama"] == "LlamaForCausalLM"
+
+
+def test_a_stale_index_of_families_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has no families and an index of none; then it gets one."""
+    (folder / "families").mkdir()
+    (folder / "families" / "one.yaml").write_bytes(FAMILY)
+    monkeypatch.setattr(family_index_module, "read_table", read_table.__wrapped__)
+    found = family_index.__wrapped__()
+    assert set(found["architectures"].values()) == {"families/one"}
 
 
 def test_a_fresh_compiled_form_is_read(folder: Path) -> None:
@@ -216,7 +237,8 @@ def test_a_bad_table_is_not_hidden_by_a_stale_compiled_form(folder: Path) -> Non
 def test_compiling_drops_forms_without_a_table_and_leaves_no_other_file(folder: Path) -> None:
     (folder / "compiled" / "gone.json").write_text("{}")
     assert write_compiled() == ["modes/modes"]
-    assert [path.name for path in (folder / "compiled").iterdir()] == ["modes__modes.json"]
+    assert {path.name for path in (folder / "compiled").iterdir()} == {
+        "modes__modes.json", f"{NAME}.json"}
 
 
 def test_compiling_a_bad_table_writes_nothing_for_it(folder: Path) -> None:
