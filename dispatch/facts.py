@@ -6,7 +6,6 @@ M = tokens, N = output features, K = input features. Capabilities are integers: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -26,8 +25,7 @@ class Note(NamedTuple):
     severity: str = "warning"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """What a model folder, config.json, hub repository or mapping says, before any engine reads it.
 
     `tensors` is None when no safetensors header could be read (a lone config.json);
@@ -37,7 +35,7 @@ class Checkpoint:
     name: str
     origin: str
     config: Mapping[str, Any]
-    side_files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    side_files: Mapping[str, Mapping[str, Any]] = {}
     tensors: Mapping[str, Tensor] | None = None
     file_bytes: int | None = None
     fetched_bytes: int = 0
@@ -65,8 +63,7 @@ class Checkpoint:
         return text if isinstance(text, Mapping) else self.config
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU as the engine would see it.
 
     `memory_bytes` is what the driver reports as total (`memory_kind` "driver"), or the label times
@@ -96,8 +93,7 @@ LIB_STATES: Mapping[str, bool | str | None] = {
 being able to use it."""
 
 
-@dataclass(frozen=True)
-class Deployment:
+class Deployment(NamedTuple):
     """The engine's command line and environment, as far as it changes selection or memory."""
 
     tp: int = 1
@@ -113,13 +109,13 @@ class Deployment:
     allow_deprecated_quantization: bool = False
     trust_remote_code: bool = False
     attention_backend: str | None = None
-    attention_config: Mapping[str, Any] = field(default_factory=dict)
+    attention_config: Mapping[str, Any] = {}
     mm_encoder_attn_backend: str | None = None
     mm_encoder_attn_dtype: str | None = None
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     block_size: int | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    libs: Mapping[str, bool | str | None] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
+    libs: Mapping[str, bool | str | None] = {}
 
     @property
     def sequence_parallel_experts(self) -> bool:

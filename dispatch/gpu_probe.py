@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from quantplan.dispatch.facts import Gpu
@@ -214,7 +213,7 @@ def _with_catalogue(gpu: Gpu) -> Gpu:
     known = driver_gpu(gpu.name, gpu.memory_bytes)
     if known is None or known.capability != gpu.capability:
         return gpu
-    return replace(gpu, id=known.id, sm_count=known.sm_count)
+    return gpu._replace(id=known.id, sm_count=known.sm_count)
 
 
 def _capability_text(card: Card) -> str:

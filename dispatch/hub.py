@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from json import JSONDecodeError
 from typing import Any
 
@@ -59,7 +58,7 @@ def read_hub(repo_id: str, revision: str | None = None) -> Checkpoint:
 def _read_online(repo_id: str, revision: str | None) -> Checkpoint:
     repository = Repository(repo_id, revision)
     found = read_store(repository, name=repo_id, origin="hub", revision=repository.revision)
-    return replace(found, fetched_bytes=repository.fetched_bytes)
+    return found._replace(fetched_bytes=repository.fetched_bytes)
 
 
 def _read_cached(repo_id: str, revision: str | None) -> Checkpoint | None:
@@ -75,7 +74,7 @@ def _read_cached(repo_id: str, revision: str | None) -> Checkpoint | None:
     found = read_store(folder, name=repo_id, origin="hub-cache", revision=commit)
     note = Note("hub-not-reached",
                 f"the hub was not reached; revision {commit} is from the cache", severity="info")
-    return replace(found, notes=(note, *found.notes))
+    return found._replace(notes=(note, *found.notes))
 
 
 class Repository:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Note
@@ -51,8 +50,7 @@ class EngineRefusal(NamedTuple):
         return f"{self.engine} does not start ({self.stage}): {' '.join(self.message.split())}"
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(NamedTuple):
     """The memory of one GPU of a deployment; every bytes figure is per tensor-parallel rank.
 
     `kv_tokens` is an upper bound: NOT_SUBTRACTED has still to come out of `left_bytes`, which is

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, Note
@@ -58,7 +57,7 @@ def deployed_budget(
         if refusal:
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
         raise
-    return replace(found, refusal=refusal,
+    return found._replace(refusal=refusal,
                    notes=(*found.notes, *gap, *_context(found, checkpoint.text_config)))
 
 

@@ -12,7 +12,7 @@ from quantplan.dispatch.weight_format import Config, quantization_config
 from quantplan.planner.cuts import uneven
 from quantplan.planner.lines import EXACT, BudgetLine
 from quantplan.planner.parts import dtype_bits
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from quantplan.planner.budget import Budget
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What one engine version would do with a model on a GPU, with the question it answers."""
 
     checkpoint: Checkpoint
@@ -125,7 +123,7 @@ def budget(
     with limited():
         found = deployed_budget(checkpoint, table, deployment, device,
                                 gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
-    return replace(found, notes=(*found.notes, *stand_in_notes(table, engine_version)))
+    return found._replace(notes=(*found.notes, *stand_in_notes(table, engine_version)))
 
 
 def asked_deployment(options: Mapping[str, Any]) -> Deployment:
@@ -134,7 +132,7 @@ def asked_deployment(options: Mapping[str, Any]) -> Deployment:
     given = {OWN_NAMES.get(name, name): value for name, value in options.items()
              if value is not None}
     read = {name: READ[name](given[name]) if name in READ else given[name]
-            for name in Deployment.__dataclass_fields__ if name in given}
+            for name in Deployment._fields if name in given}
     return Deployment(**read)
 
 

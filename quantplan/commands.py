@@ -88,7 +88,7 @@ def run_budget(options: Mapping[str, Any]) -> int:
 def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
     from quantplan.dispatch.candidates import kernel_named
     from quantplan.reports.explain_text import Shown, explain_text
-    from quantplan.tables.engine_rows import load_engine
+    from quantplan.tables.engine_loading import load_engine
 
     for e in found:
         shown = Shown(e.checkpoint, e.gpu, e.deployment, e.trace)

@@ -37,7 +37,7 @@ def kernel_names(context: Any, parameter: Any, begun: str) -> list[str]:
     """Return the kernels and attention backends of the default vLLM that begin with what was
     typed."""
     from quantplan.dispatch.candidates import kernel_ids
-    from quantplan.tables.engine_rows import load_engine
+    from quantplan.tables.engine_loading import load_engine
 
     return _fitting(kernel_ids(load_engine("vllm")), begun)
 

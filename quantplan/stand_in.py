@@ -7,7 +7,7 @@ from typing import Any
 
 from quantplan.dispatch.facts import Note
 from quantplan.dispatch.trace import Finding, Trace
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.versions import known_version, nearest_version
 
 

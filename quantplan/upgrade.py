@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from quantplan.api import Explanation, explain
 from quantplan.dispatch.resolve import resolve
@@ -13,7 +12,7 @@ from quantplan.dispatch.time_limit import limited
 from quantplan.dispatch.trace import Trace
 from quantplan.dispatch.upgrade import Change, changes, with_reasons
 from quantplan.stand_in import assumed, open_table
-from quantplan.tables.engine_rows import keyed
+from quantplan.tables.engine_loading import keyed
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
 from quantplan.tables.table_diff import table_differences
@@ -21,8 +20,7 @@ from quantplan.tables.table_diff import table_differences
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class Upgrade:
+class Upgrade(NamedTuple):
     """Two versions' answers to one question, and what differs between them."""
 
     old: Explanation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -68,7 +67,8 @@ def star_path(layer: Layer) -> str:
     """Return the layer's path with * for the layer index."""
     if layer.layer_index is None:
         return layer.path
-    return re.sub(rf"\.{layer.layer_index}(?=\.|$)", ".*", layer.path, count=1)
+    before, found, after = f"{layer.path}.".partition(f".{layer.layer_index}.")
+    return f"{before}.*.{after}"[:-1] if found else layer.path
 
 
 def _engine(trace: Trace) -> dict[str, Any]:

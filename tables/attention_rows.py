@@ -1,12 +1,8 @@
-"""The schema of an engine table's attention and KV-cache parts, and their rows keyed by id."""
+"""The schema of an engine table's attention and KV-cache parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from quantplan.tables.attention_flag_rows import CONFIG, ENCODER
-from quantplan.tables.moe_rows import whole_rows
 from quantplan.tables.requirement_rows import REQUIREMENT
 from quantplan.tables.schema import Field, Row
 
@@ -211,11 +207,3 @@ KV_CACHE: Row = {
     "e5m2_says": Field("text", "its words for fp8_e5m2 where scales are loaded"),
     "e5m2_source": Field("text", "engine file:symbol"),
 }
-
-
-def keyed_attention(attention: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the attention part with its modules and backends keyed by id, `like` applied."""
-    return {**attention, "modules": {row["id"]: row for row in attention["modules"]},
-            "backends": {row["id"]: row for row in whole_rows(attention["backends"])},
-            "config": {**attention["config"],
-                       "options": {row["id"]: row for row in attention["config"]["options"]}}}

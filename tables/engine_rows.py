@@ -1,26 +1,20 @@
-"""The schema of an engine version's table, and its loading into maps keyed by id."""
+"""The schema of an engine version's table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
-
-from quantplan.tables.attention_rows import ATTENTION, KV_CACHE, keyed_attention
+from quantplan.tables.attention_rows import ATTENTION, KV_CACHE
 from quantplan.tables.coverage_rows import COVERS
 from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.inc_rows import INC
-from quantplan.tables.load import read_table
 from quantplan.tables.method_rows import METHODS
 from quantplan.tables.modelopt_rows import modelopt
-from quantplan.tables.moe_rows import MOE_FIELDS, MOE_KEYED, whole_rows
+from quantplan.tables.moe_rows import MOE_FIELDS
 from quantplan.tables.online_rows import ONLINE
 from quantplan.tables.overlay import CHANGE
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, QUARK_SCHEME, SCHEME
 from quantplan.tables.tuned_rows import TUNED_CONFIGS
-from quantplan.tables.versions import engine_versions, known_version
 
 KERNEL: Row = {
     "id": Field("text", "the engine's class name"),
@@ -181,29 +175,3 @@ OVERLAY_DOCUMENT: Row = {
     "changes": Field("list", ENGINE_DOCUMENT["changes"].doc, of=CHANGE),
 }
 """A file of a version that extends another one."""
-
-KEYED = ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
-         "online_keys", "config_classes", "schemes", "quark_schemes", "families", "kernels",
-         "tuned_configs", *MOE_KEYED)
-
-
-@cache
-def load_engine(engine: str, version: str | None = None) -> Mapping[str, Any]:
-    """Return the table of one engine version, its lists of rows keyed by id.
-
-    `version` None means the engine's default version. Raises NotKnownError naming the nearest
-    versions that have a table.
-    """
-    return keyed(read_table(f"engines/{engine}/{known_version(engine, version)}"))
-
-
-def versions_with(engine: str, trait: str) -> list[str]:
-    """Return the versions of `engine` whose row `trait` of traits is true, oldest first."""
-    return [version for version in engine_versions(engine)
-            if load_engine(engine, version)["traits"][trait]["value"] is True]
-
-
-def keyed(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an engine version's table as rules read it: lists of rows as maps by id."""
-    lists = {name: {row["id"]: row for row in whole_rows(content[name])} for name in KEYED}
-    return {**content, **lists, "attention": keyed_attention(content["attention"])}

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from quantplan.tables.engine_loading import whole_rows
 from quantplan.tables.mode_rows import modes
-from quantplan.tables.moe_rows import CHECK_FIELDS, whole_rows
+from quantplan.tables.moe_rows import CHECK_FIELDS
 
 Engine = Mapping[str, Any]
 Row = Mapping[str, Any]

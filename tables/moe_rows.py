@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
 from quantplan.tables.requirement_rows import REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 
@@ -222,14 +219,3 @@ MOE_FIELDS: Row = {
     }),
 }
 """Fields of an engine table."""
-
-MOE_KEYED = ("activation_sets", "experts_lists", "experts_classes", "ct_experts", "quark_experts")
-
-
-def whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows, each that is like another with that one's fields where it has none."""
-    known: dict[str, Mapping[str, Any]] = {}
-    for row in rows:
-        whole = {**known[row["like"]], **row} if "like" in row else row
-        known[row["id"]] = whole
-        yield whole

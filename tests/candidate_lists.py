@@ -6,7 +6,7 @@ from typing import Any
 
 from quantplan.dispatch.candidates import walk
 from quantplan.dispatch.trace import Selection
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 
 TABLE = load_engine("vllm", "0.32.0")
 

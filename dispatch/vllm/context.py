@@ -10,7 +10,7 @@ from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import TEXT, Module, Structure
 from quantplan.dispatch.trace import EngineError, Finding, Refusal, Selection
 from quantplan.dispatch.vllm.environment import library_facts, variable_facts
-from quantplan.tables.engine_rows import versions_with
+from quantplan.tables.engine_loading import versions_with
 
 Table = Mapping[str, Any]
 FP8_TENSOR_CORES_MIN = 89

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
@@ -36,9 +35,9 @@ def check_question(table: Table, checkpoint: Checkpoint, deployment: Deployment)
     backend = (deployment.attention_backend or "").upper()
     if backend in table["attention"]["names"]:
         _check(table, "--attention-backend", backend, table["attention"]["backends"])
-    for field in fields(Deployment):
-        if field.name in covers["options_not"] and getattr(deployment, field.name):
-            raise _unknown(table, f"--{field.name.replace('_', '-')}", ())
+    for field in Deployment._fields:
+        if field in covers["options_not"] and getattr(deployment, field):
+            raise _unknown(table, f"--{field.replace('_', '-')}", ())
 
 
 def check_modules(table: Table, structure: Structure) -> None:
@@ -75,7 +74,7 @@ def check_experts(context: Context, method: str, facts: Mapping[str, Any]) -> No
     for fact, values in known["facts"].items():
         _check(context.table, f"experts whose {fact} is", facts[fact], values)
     for field in known["options_not"]:
-        if getattr(context.deployment, field) != Deployment.__dataclass_fields__[field].default:
+        if getattr(context.deployment, field) != Deployment._field_defaults[field]:
             raise _unknown(context.table, f"experts with --{field.replace('_', '-')}", ())
     for name in known["variables_not"]:
         if name in context.deployment.env:

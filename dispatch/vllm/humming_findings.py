@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
-from quantplan.dispatch.vllm.humming_layer import METHOD
 
+METHOD = "HummingLinearMethod"
 SOURCE = ("model_executor/layers/quantization/utils/humming/schema.py:"
           "check_and_fallback_input_schema")
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 from quantplan.dispatch.trace import Finding
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation, number
+from quantplan.dispatch.vllm.humming_findings import METHOD
 from quantplan.dispatch.vllm.humming_inputs import Given, check_tensors, input_schema
 from quantplan.dispatch.vllm.humming_schemas import Fault, Stored, weight_schema
 from quantplan.tables.errors import NotKnownError
 
 Config = Mapping[str, Any]
 T = TypeVar("T")
-METHOD = "HummingLinearMethod"
 SOURCE = "model_executor/layers/quantization/humming.py"
 
 

@@ -129,11 +129,12 @@ def after_selection(
     return assignment
 
 
-def source_weight(context: Context, site: Site, assignment: Assignment) -> Site:
+def source_weight(
+    context: Context, site: Site, assignment: Assignment, own: Assignment
+) -> Site:
     """Return the site with the weight that a layer's own method keeps, of which the online kernel
-    is asked; refuses where it keeps none."""
-    own = assignment.source
-    if own is None or assignment.method == "Mxfp4OnlineLinearMethod":  # it asks of no shape
+    is asked; refuses where it keeps none. `own` is the assignment that the checkpoint gives it."""
+    if assignment.method == "Mxfp4OnlineLinearMethod":  # it asks of no shape
         return site
     row = weight_row(context.table, own)
     if row["weight"] == "none":

@@ -36,7 +36,6 @@ from quantplan.dispatch.vllm.context import (
 from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
 from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.count import check_experts
-from quantplan.dispatch.vllm.experts.layer import experts_layer
 from quantplan.dispatch.vllm.experts.mega import check_model, native
 from quantplan.dispatch.vllm.findings import findings
 from quantplan.dispatch.vllm.flags import check_flags
@@ -45,7 +44,6 @@ from quantplan.dispatch.vllm.kv_cache import check_packed
 from quantplan.dispatch.vllm.mode import mode_of
 from quantplan.dispatch.vllm.names import name_method
 from quantplan.dispatch.vllm.of_version import check_sparse, check_tied, of_version
-from quantplan.dispatch.vllm.online import source_weight
 from quantplan.dispatch.vllm.online_args import given_args
 from quantplan.dispatch.vllm.patterns import (
     dynamic_findings,
@@ -195,6 +193,12 @@ def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
     return replaced(context, site, _assigned(context, serving, site))
 
 
+def _experts_layer(context: Context, serving: Serving, site: Site) -> Layer:
+    from quantplan.dispatch.vllm.experts.layer import experts_layer  # dense models need none
+
+    return experts_layer(context, serving, site)
+
+
 def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
     plain = None if site.module.kind == "embedding" else BUILT_PLAIN
     quantized = not serving.config_class or site.module.quantized_under(serving.config_class)
@@ -209,7 +213,11 @@ def _assigned(context: Context, serving: Serving, site: Site) -> Layer:
 
 def _chosen(context: Context, serving: Serving, site: Site, assignment: Assignment) -> Layer:
     """Return the layer with the kernel that takes it, or refuse."""
-    asked = source_weight(context, site, assignment)
+    asked = site
+    if assignment.source is not None:
+        from quantplan.dispatch.vllm.online import source_weight  # quantized again: few are
+
+        asked = source_weight(context, site, assignment, assignment.source)
     assignment, selection = _select(context, asked, assignment)
     wanted = assignment.wanted or assignment.act
     if selection is None or assignment.family is None:
@@ -292,6 +300,6 @@ BACKEND_FACTS = {"flag.linear_backend", "flag.linear_backend_words"}
 BUILT_PLAIN = Assignment("UnquantizedLinearMethod", why=WITHOUT_CONFIG)
 BUILDERS: Mapping[str, Callable[[Context, Serving, Site], Layer]] = {
     "linear": _linear_layer, "embedding": _linear_layer, "attention": attention_layer,
-    "mla": attention_layer, "experts": experts_layer, "part": attention_layer,
+    "mla": attention_layer, "experts": _experts_layer, "part": attention_layer,
 }
 """What builds the layer of each kind of module; norms have none."""

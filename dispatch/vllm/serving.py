@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quantplan.dispatch.renames import renamed
 from quantplan.dispatch.trace import Selection
-from quantplan.dispatch.vllm import modelopt_config, online
+from quantplan.dispatch.vllm import modelopt_config
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, at_site, refuse
-from quantplan.dispatch.vllm.experts import online as online_experts
-from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod, class_of
 from quantplan.dispatch.vllm.online_args import OnlineArgs, check_some, given_args, served_args
-from quantplan.dispatch.vllm.online_layers import method_class
+
+if TYPE_CHECKING:
+    from quantplan.dispatch.vllm.experts.plan import Experts, Plan
 
 After = Callable[[Context, Site, Assignment, Selection], Assignment]
 Assign = Callable[[Site], "Assignment | None"]
-AssignExperts = Callable[[Experts], Plan]
+AssignExperts = Callable[["Experts"], "Plan"]
 KvMethod = Callable[[Site], "str | None"]
 WITHOUT_CONFIG = "built without the quantization config"
 
@@ -69,7 +69,7 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     """Return what serves the named method; refuses at the config's fields, the capability gate and
     the activation dtype, in that order."""
     if named.resolved is None:
-        return Serving(None, None, _unquantized, lambda experts: unquantized())
+        return Serving(None, None, _unquantized, _unquantized_experts)
     row, fields = _config_class(named, context)
     args = _online_args(named.resolved, row, context)
     fields = renamed(fields, row.get("renamed", {}), context.structure.renames)
@@ -77,7 +77,9 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     _check_dtype(named.resolved, row, context)
     module = _module(row)
     if module is None:
-        return _online(row, args or OnlineArgs(), context)
+        from quantplan.dispatch.vllm.online_serving import online_serving
+
+        return online_serving(row, args or OnlineArgs(), context)
     after = getattr(module, "after_selection", None)
     kv_method = getattr(fields, "kv_method", row.get("kv_method"))
     own = Serving(row["id"], row["min_capability"],
@@ -87,7 +89,11 @@ def serve(named: NamedMethod, context: Context) -> Serving:
                   tuple(row.get("kv_kinds", ())), _kv_refined(module, fields, context),
                   _ignore(fields, named.config or {}), getattr(fields, "excluded", ()),
                   getattr(fields, "block", None))
-    return own if args is None else _composed(own, args, context)
+    if args is None:
+        return own
+    from quantplan.dispatch.vllm.online_serving import requantized
+
+    return requantized(own, args, context)
 
 
 def _experts_plan(row: Mapping[str, Any], fields: Any, experts: Experts) -> Plan:
@@ -109,33 +115,6 @@ def _online_args(name: str, row: Mapping[str, Any], context: Context) -> OnlineA
 
 
 ONLINE_HINT = "The checkpoint is not quantized; --quantization fp8_per_tensor quantizes it online."
-
-
-def _online(row: Mapping[str, Any], args: OnlineArgs, context: Context) -> Serving:
-    """Return what serves a 16-bit checkpoint that is quantized while it loads."""
-    def attention(site: Site) -> None:
-        method_class(args, context, site.path, site.module.module, None)
-
-    return Serving(row["id"], row["min_capability"],
-                   lambda site: online.assign(args, at_site(context, site), site),
-                   lambda experts: online_experts.plan(args, experts), online.after_selection,
-                   kv_kinds=("attention", "mla"), kv_refined=attention)
-
-
-def _composed(own: Serving, args: OnlineArgs, context: Context) -> Serving:
-    """Return a checkpoint's serving with --quantization-config on top of it."""
-    def after(
-        context: Context, site: Site, assignment: Assignment, selection: Selection
-    ) -> Assignment:
-        if online.is_online(assignment):
-            return online.after_selection(context, site, assignment, selection)
-        return own.after(context, site, assignment, selection) if own.after else assignment
-
-    return own._replace(
-        assign=lambda site: online.over(args, at_site(context, site), site, own.assign(site)),
-        assign_experts=lambda experts: online_experts.over(
-            args, experts, own.assign_experts(experts)),
-        after=after)
 
 
 def _kv_refined(module: Any, fields: Any, context: Context) -> KvMethod | None:
@@ -251,3 +230,9 @@ def _check_dtype(name: str, row: Mapping[str, Any], context: Context) -> None:
 
 def _unquantized(site: Site) -> Assignment | None:
     return None if site.module.split == "vocab" else Assignment("UnquantizedLinearMethod")
+
+
+def _unquantized_experts(experts: Experts) -> Plan:
+    from quantplan.dispatch.vllm.experts.plan import unquantized
+
+    return unquantized()

@@ -18,7 +18,7 @@ from quantplan.dispatch.bundled import bundled_models
 from quantplan.dispatch.candidates import kernel_ids, kernel_named
 from quantplan.dispatch.formats import format_ids
 from quantplan.dispatch.gpu import all_gpus
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import UsageError
 
 from quantplan import completion

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +53,7 @@ def read(name: str, capability: int, total_bytes: int, free_bytes: int | None) -
 H100 = read("NVIDIA H100 80GB HBM3", 90, 81090 * MIB, 81090 * MIB)
 H200 = read("NVIDIA H200", 90, 150109880320, 150109880320)
 A100 = read("NVIDIA A100-SXM4-80GB", 80, 81251 * MIB, 81251 * MIB)
-SLICE = replace(read("NVIDIA A100-SXM4-80GB MIG 1g.10gb", 80, 9728 * MIB, 9715 * MIB), sm_count=14)
+SLICE = read("NVIDIA A100-SXM4-80GB MIG 1g.10gb", 80, 9728 * MIB, 9715 * MIB)._replace(sm_count=14)
 READ = {
     "one-h100": (H100,),
     "one-4090": (read("NVIDIA GeForce RTX 4090", 89, 24217 * MIB, 23007 * MIB),),
@@ -67,9 +66,9 @@ READ = {
     "gb10": (Gpu("NVIDIA GB10", 121, origin="driver"),),
     "jetson-orin": (Gpu("Orin (nvgpu)", 87, origin="driver"),),
     "wsl": (read("NVIDIA GeForce RTX 3080", 86, 10060 * MIB, 9160 * MIB),),
-    "old-bytes": (replace(read("Tesla T4", 75, 15109 * MIB, 15109 * MIB), memory_kind=TOTAL),),
-    "hostile": (replace(read("NVIDIA ]0;H100evil " + 77 * "x", 90, 1000, None),
-                        memory_kind=TOTAL),),
+    "old-bytes": (read("Tesla T4", 75, 15109 * MIB, 15109 * MIB)._replace(memory_kind=TOTAL),),
+    "hostile": (read("NVIDIA ]0;H100evil " + 77 * "x", 90, 1000, None)
+                ._replace(memory_kind=TOTAL),),
 }
 NO_MEMORY = ("the driver does not report the memory of GPU 0 ({}). Pass what the engine may use: "
              "--gpu-mem 64GiB")
@@ -138,7 +137,7 @@ def test_mig_memory_falls_back_on_the_attributes_not_on_the_card(replay: Replay)
         recording["devices"][0]["mig"][0][call] = {"error": 4}
     recording["devices"][0]["mig"][0]["nvmlDeviceGetName"] = {"error": 3}
     replay(recording, CUDA_VISIBLE_DEVICES=MIG_0)
-    assert probe_gpu() == replace(SLICE, name="NVIDIA A100-SXM4-80GB MIG", memory_free_bytes=None,
+    assert probe_gpu() == SLICE._replace(name="NVIDIA A100-SXM4-80GB MIG", memory_free_bytes=None,
                                   memory_kind=TOTAL)
 
 
@@ -221,14 +220,14 @@ def test_catalogue_fills_the_sm_count_of_the_same_gpu_only(
         id: str | None) -> None:
     replay("one-h100")
     set_catalogue(monkeypatch, known)
-    assert probe_gpu() == replace(H100, sm_count=sm_count, id=id)
+    assert probe_gpu() == H100._replace(sm_count=sm_count, id=id)
 
 
 def test_the_real_catalogue_knows_the_recorded_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch counted 132 multiprocessors on the recorded machine."""
     play(monkeypatch, "two-h200", {})
     gpu = probe_gpu()
-    assert gpu == replace(H200, sm_count=132, id=gpu.id)
+    assert gpu == H200._replace(sm_count=132, id=gpu.id)
 
 
 @pytest.mark.parametrize(("module", "told"), [

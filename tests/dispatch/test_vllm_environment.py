@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import ask
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import UsageError
 
 QKV = "model.layers.0.self_attn.qkv_proj"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 
 RULES = load_engine("vllm", "0.32.0")["humming"]
 

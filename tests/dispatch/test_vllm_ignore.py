@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from asking import AWQ_PARTS, ask, quantization, stored
 from quantplan.dispatch.trace import Refusal
 from quantplan.dispatch.vllm.ignore import is_ignored, is_skipped
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 
 from quantplan import Explanation
 

@@ -16,7 +16,7 @@ from asking import LLAMA, quantization
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.trace import Refusal
 from quantplan.dispatch.vllm.names import NamedMethod, name_method
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 
 TABLE = load_engine("vllm", "0.32.0")
 MISMATCH = ("Quantization method specified in the model config ({}) does not match the "

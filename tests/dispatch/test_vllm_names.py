@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, ask, golden_rows, message, quantization
 from quantplan.dispatch.trace import Method, Step
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import CheckpointError
 
 from quantplan import Explanation

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from asking import LLAMA, QWEN_72B, quantization
 from quantplan.dispatch.facts import Deployment
 from quantplan.tables.coverage_rows import is_base_row
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import NotKnownError
 
 from quantplan import Explanation, explain
@@ -146,7 +146,7 @@ def test_a_backend_that_does_not_exist_is_refused_all_the_same() -> None:
 
 
 def test_options_that_are_not_covered_exist() -> None:
-    assert set(TABLE["covers"]["options_not"]) <= set(vars(Deployment()))
+    assert set(TABLE["covers"]["options_not"]) <= set(Deployment._fields)
 
 
 def test_an_answer_says_that_it_is_partial() -> None:

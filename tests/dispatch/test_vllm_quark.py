@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, QWEN_72B, ask, message
 from quantplan.dispatch.vllm.quark_config import same
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import CheckpointError
 
 from quantplan import Explanation, explain

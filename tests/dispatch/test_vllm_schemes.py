@@ -16,7 +16,7 @@ from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import Refusal
 from quantplan.dispatch.vllm.ct_args import Args, read_args
 from quantplan.dispatch.vllm.ct_schemes import Group, group_facts, scheme_of
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 
 from quantplan import Explanation
 

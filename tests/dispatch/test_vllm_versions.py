@@ -15,7 +15,7 @@ from asking import LLAMA, quantization
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.trace import Refusal
 from quantplan.dispatch.vllm.float_kv import check_float_kv
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.versions import engine_versions
 
 from quantplan import Explanation, explain

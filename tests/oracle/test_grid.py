@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.load import read_table
 
 from quantplan.oracle.cases import Case

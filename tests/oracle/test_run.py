@@ -16,7 +16,7 @@ from asking import LLAMA, quantization
 from engine_answers import FAKE, as_engine
 from jsonschema import validate
 from quantplan.reports.verify_text import verify_text
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import UsageError
 
 from quantplan import explain, reports

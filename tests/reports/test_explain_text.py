@@ -25,7 +25,7 @@ from asking import (
 )
 from quantplan.reports.explain_text import Shown, explain_text, why_mode
 from quantplan.reports.layer_names import layer_words
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.mode_rows import modes
 
 from quantplan import Explanation, explain

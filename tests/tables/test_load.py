@@ -10,7 +10,8 @@ import pytest
 from quantplan.tables import family_index as family_index_module
 from quantplan.tables import load
 from quantplan.tables.compiling import compile_table, write_compiled
-from quantplan.tables.engine_rows import ENGINE_DOCUMENT, KEYED, load_engine
+from quantplan.tables.engine_loading import KEYED, load_engine, whole_rows
+from quantplan.tables.engine_rows import ENGINE_DOCUMENT
 from quantplan.tables.errors import TableError
 from quantplan.tables.family_index import NAME, family_index, index_crc32, made_index
 from quantplan.tables.load import (
@@ -22,7 +23,6 @@ from quantplan.tables.load import (
     sources_crc32,
     table_names,
 )
-from quantplan.tables.moe_rows import whole_rows
 from quantplan.tables.strict_yaml import load_strict
 
 VLLM = "engines/vllm/0.32.0"

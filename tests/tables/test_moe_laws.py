@@ -7,10 +7,10 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from quantplan.tables.engine_loading import whole_rows
 from quantplan.tables.lint import ENGINE_LAWS
 from quantplan.tables.load import read_table
 from quantplan.tables.moe_laws import MOE_LAWS
-from quantplan.tables.moe_rows import whole_rows
 
 Table = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from quantplan.tables import versions
-from quantplan.tables.engine_rows import load_engine
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import NotKnownError, TableError
 from quantplan.tables.version_laws import names_are_of_their_tables, one_default_each
 from quantplan.tables.versions import (
