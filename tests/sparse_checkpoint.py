@@ -54,7 +54,6 @@ LINEARS = (
     ("mlp.up_proj", 14336, 4096),
     ("mlp.down_proj", 4096, 14336),
 )
-EXPERT = (("gate_proj", 2048, 7168), ("up_proj", 2048, 7168), ("down_proj", 7168, 2048))
 NORMS = ("input_layernorm", "post_attention_layernorm")
 ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "I32": 4, "I64": 8}
 # Source: transformers 4.x `save_pretrained`, max_shard_size="5GB".
@@ -216,27 +215,61 @@ def build(folder: str | Path, kind: str) -> Path:
 
 
 def build_trillion(folder: str | Path) -> Path:
-    """Write a mixture of experts of 10^12 parameters: 207,361 tensors in 160 shards; return it.
+    """Write a mixture of experts of 10^12 parameters, 209,191 tensors in 160 shards; return it.
 
-    60 layers of 384 experts with static FP8 scales per tensor, as ModelOpt writes them; sizes as in
-    DeepSeek-V3's family (hidden 7168, expert 2048).
+    The sizes are Kimi K2's, with static FP8 scales per tensor as ModelOpt writes them.
     """
-    experts = [
-        Stored(f"model.layers.{layer}.mlp.experts.{expert}.{name}.{part}", dtype, shape)
-        for layer in range(60)
-        for expert in range(384)
-        for name, n, k in EXPERT
-        for part, (dtype, shape) in _fp8(n, k).items()
-    ]
-    stored = [Stored("lm_head.weight", "BF16", (163840, 7168)), *experts]
+    stored = list(_trillion())
     size = -(-len(stored) // 160)
     shards = [stored[start : start + size] for start in range(0, len(stored), size)]
-    moe = {"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
-    sizes = {"hidden_size": 7168, "num_hidden_layers": 60, "vocab_size": 163840}
-    quantization = {"quantization_config": QUANTIZATION["fp8"]}
-    return write_folder(
-        folder, {"architectures": ["DeepseekV3ForCausalLM"], **moe, **sizes, **quantization}, shards
-    )
+    return write_folder(folder, {**KIMI_K2, "quantization_config": QUANTIZATION["fp8"]}, shards)
+
+
+def _trillion() -> Iterator[Stored]:
+    yield Stored("model.embed_tokens.weight", "BF16", (163840, 7168))
+    for layer in range(61):
+        prefix = f"model.layers.{layer}"
+        yield from (Stored(f"{prefix}.{name}.weight", "BF16", (size,)) for name, size in MLA_NORMS)
+        yield from _linears(f"{prefix}.self_attn", MLA)
+        if layer == 0:
+            yield from _linears(f"{prefix}.mlp", mlp(18432))
+            continue
+        yield Stored(f"{prefix}.mlp.gate.weight", "BF16", (384, 7168))
+        yield Stored(f"{prefix}.mlp.gate.e_score_correction_bias", "F32", (384,))
+        for name in ("shared_experts", *(f"experts.{expert}" for expert in range(384))):
+            yield from _linears(f"{prefix}.mlp.{name}", mlp(2048))
+    yield Stored("model.norm.weight", "BF16", (7168,))
+    yield Stored("lm_head.weight", "BF16", (163840, 7168))
+
+
+def _linears(prefix: str, sizes: tuple[tuple[str, int, int], ...]) -> Iterator[Stored]:
+    for name, n, k in sizes:
+        for part, (dtype, shape) in _fp8(n, k).items():
+            yield Stored(f"{prefix}.{name}.{part}", dtype, shape)
+
+
+def mlp(size: int) -> tuple[tuple[str, int, int], ...]:
+    """Return the linears of an MLP of hidden size 7168: name, N, K."""
+    return ("gate_proj", size, 7168), ("up_proj", size, 7168), ("down_proj", 7168, size)
+
+
+MLA = (("q_a_proj", 1536, 7168), ("q_b_proj", 64 * 192, 1536), ("kv_a_proj_with_mqa", 576, 7168),
+       ("kv_b_proj", 64 * 256, 512), ("o_proj", 7168, 64 * 128))
+MLA_NORMS = (("input_layernorm", 7168), ("post_attention_layernorm", 7168),
+             ("self_attn.q_a_layernorm", 1536), ("self_attn.kv_a_layernorm", 512))
+KIMI_K2 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "dtype": "bfloat16",
+    "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+    "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "n_group": 1, "topk_group": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+    "norm_topk_prob": True, "routed_scaling_factor": 2.827, "num_attention_heads": 64, "num_key_value_heads": 64,
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "vocab_size": 163840, "max_position_embeddings": 131072,
+    "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 50000.0,
+    "tie_word_embeddings": False,
+}
+"""config.json of moonshotai/Kimi-K2-Instruct, without its rope scaling and its own code."""
 
 
 def write_folder(folder: str | Path, config: dict[str, Any], shards: list[list[Stored]]) -> Path:

@@ -142,9 +142,13 @@ def test_a_trillion_parameters_fit_in_200_mb(tmp_path: Path) -> None:
         [sys.executable, "-c", TRILLION, str(folder)], capture_output=True, text=True, check=True
     )
     count, objects, file_bytes, numpy, peak_kib = answer.stdout.split()
-    assert int(count) == 60 * 384 * 3 * 3 + 1
-    assert int(objects) == 4
-    weight_bytes = 60 * 384 * 3 * (2048 * 7168 + 8) + 2 * 163840 * 7168
+    assert int(objects) == 16  # one for each dtype and shape
+    linears = 60 * 385 * 3 + 3 + 61 * 5
+    assert int(count) == linears * 3 + 61 * 4 + 60 * 2 + 3
+    attention = 1536 * 7168 + 12288 * 1536 + 576 * 7168 + 16384 * 512 + 7168 * 8192
+    fp8 = 60 * 385 * 3 * 2048 * 7168 + 3 * 18432 * 7168 + 61 * attention
+    bf16 = 2 * 163840 * 7168 + 7168 + 61 * (2 * 7168 + 1536 + 512) + 60 * 384 * 7168
+    weight_bytes = fp8 + linears * 8 + 2 * bf16 + 60 * 384 * 4
     assert int(file_bytes) == weight_bytes + header_bytes + 8 * 160
     assert numpy == "False"
     assert int(peak_kib) * 1024 < 200_000_000
