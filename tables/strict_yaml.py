@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -10,8 +11,13 @@ from quantplan.tables.errors import TableError
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+TEXT = "tag:yaml.org,2002:str"
+EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+
+
 class _StrictLoader(_Base):  # type: ignore[misc]
-    """A safe loader that refuses duplicate keys, keys that are no scalars, aliases and dates."""
+    """A safe loader that refuses duplicate keys, keys that are no scalars, aliases, dates, and
+    numbers that YAML 1.1 reads as text (1e-06)."""
 
     where = ""
 
@@ -24,6 +30,12 @@ class _StrictLoader(_Base):  # type: ignore[misc]
                 raise self.problem(key_node, f"duplicate key {key_node.value!r}", "each key once")
             seen.add(key_node.value)
         return dict(super().construct_mapping(node, deep=deep))
+
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        if not node.style and node.tag == TEXT and EXPONENT.fullmatch(value):
+            raise self.problem(node, f"{value} is text", "a number with a point, or quotes")
+        return value
 
     def problem(self, place: Any, what: str, wanted: str) -> TableError:
         """Return the error for one place of the document, with its line."""

@@ -71,6 +71,14 @@ def test_what_the_emulation_raises_is_not(error: BaseException, said: str) -> No
     assert reason(error) == said
 
 
+def test_a_missing_tokenizer_is_not_the_engine_s_error() -> None:
+    """models/deepseek_ocr.py looks its image token up while it is built."""
+    tokenizer: Any = None
+    with pytest.raises(AttributeError) as raised:
+        tokenizer.vocab["<image>"]
+    assert reason(raised.value) == "it needs the model's tokenizer"
+
+
 def test_a_package_that_the_question_takes_away_is_the_engines_answer() -> None:
     error = ImportError("No module named 'torchao'", name="torchao.core")
     assert reason(error, frozenset({"torchao"})) is None

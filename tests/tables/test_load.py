@@ -136,7 +136,8 @@ def test_what_is_not_plain_yaml(source: bytes, found: str) -> None:
     b"a: &x [1]\nb: *x\n",
     b"a: &x {c: 1}\nb: {<<: *x, d: 2}\n",
     b"released: 2026-10-17\n",
-], ids=["anchor", "merge key", "date"])
+    b"rms_norm_eps: 1e-06\n",
+], ids=["anchor", "merge key", "date", "number read as text"])
 def test_yaml_with_surprises_is_refused(source: bytes) -> None:
     """_StrictLoader: "refuses duplicate keys, dates, anchors and merge keys"."""
     with pytest.raises(TableError, match=r"^tables/x\.yaml:"):

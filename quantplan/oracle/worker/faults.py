@@ -73,12 +73,19 @@ def _missing(error: BaseException, absent: frozenset[str]) -> str | None:
 
 def _of_a_stand_in(error: BaseException, text: str) -> str | None:
     if isinstance(error, AttributeError):
+        if error.obj is None and "tokenizer." in (_line(error) or ""):
+            return "it needs the model's tokenizer"
         if isinstance(error.obj, OURS):
             return f"the stand-in for a GPU machine lacks {error.name}"
         if isinstance(error.obj, ModuleType) and getattr(error.obj, "__file__", None) is None:
             return f"the compiled module {error.obj.__name__} is not loaded"
     met = f"{STAND_IN}." in text or StandIn.__name__ in text
     return f"it met a stand-in for a package: {text[:LONGEST]}" if met else None
+
+
+def _line(error: BaseException) -> str | None:
+    """Return the line of code that raised an error, where its file can be read."""
+    return traceback.extract_tb(error.__traceback__)[-1].line
 
 
 def _cut(pattern: re.Pattern[str], reason: str, text: str) -> str | None:
