@@ -46,9 +46,6 @@ def attention_layer(context: Context, serving: Serving, site: Site) -> Layer:
         return _without_backend(site)
     if "backend" in module:
         return _one_backend(context, site, module)
-    if module.get("mla") and context.facts["env.VLLM_MLA_DISABLE"]:
-        raise NotKnownError("VLLM_MLA_DISABLE", hint="The plain attention of models with latent "
-                            "attention is not in the table: drop it.")
     _check_heads(context, site)
     choice = _choice(context, site, module, serving.kv_scheme)
     quantized = module.get("loads_scales_as") if site.module.quantized else None

@@ -47,6 +47,15 @@ def check_modules(table: Table, structure: Structure) -> None:
             raise _unknown(table, f"a model with {name}", ())
 
 
+def check_latent(context: Context) -> None:
+    """Raise NotKnownError for latent attention that is switched off."""
+    known = context.table["attention"]["modules"]
+    if context.facts["env.VLLM_MLA_DISABLE"] and any(
+            known.get(module.module, {}).get("mla") for module in context.structure.modules):
+        raise NotKnownError("VLLM_MLA_DISABLE", hint="The plain attention of models with latent "
+                            "attention is not in the table: drop it.")
+
+
 def check_method(table: Table, named: NamedMethod, deployment: Deployment) -> None:
     """Raise NotKnownError for a quantization method that the table does not cover, and for one
     that quantizes again what the checkpoint has quantized."""

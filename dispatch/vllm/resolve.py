@@ -76,6 +76,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     coverage.check_modules(table, structure)
     facts = base_facts(table, checkpoint, gpu, deployment, dtype)
     context = Context(table, checkpoint, structure, gpu, deployment, dtype, facts, {})
+    coverage.check_latent(context)
     method = Method(requested=deployment.quantization)
     try:
         check_encoder(table, checkpoint, deployment)
