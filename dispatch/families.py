@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quantplan.dispatch.class_defaults import filled, left_out
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.model_sizes import nested
 from quantplan.dispatch.module_rows import ModuleRows
@@ -32,7 +33,8 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     whole = root
     root = nested(root, family_row(architecture).get("root", ()))
     family = _family(architecture, root)
-    config = _filled(_text_config(family, root), family)
+    given = _text_config(family, root)
+    config = filled(given, family)
     _check_covered(config, root, family)
     rows = ModuleRows(family, config, root)
     sizes = rows.sizes()
@@ -51,6 +53,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
         tuple(family.get("replaced", ())), family.get("mapper", True),
         bool(family.get("sequence_parallel")), family.get("packed_outside"),
         family.get("act_says", Structure._field_defaults["acts_said"]),
+        left_out(given, family),
     )
 
 
@@ -81,15 +84,6 @@ def _named_language(family: Mapping[str, Any], root: Mapping[str, Any]) -> str |
                             wanted="one of " + ", ".join(by["says"]),
                             hint=f"config.json: {by['field']} says which model this is.")
     return named
-
-
-def _filled(config: Mapping[str, Any], family: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the config with what the config class of its model type fills in."""
-    model_type = config.get("model_type")
-    own: Mapping[str, Any] = next(
-        (row["fields"] for row in family.get("defaults", ()) if model_type in row["model_types"]),
-        {})
-    return {**own, **config}
 
 
 def _text_config(family: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.facts import Note
 from quantplan.dispatch.renames import Renames
 
 ROUTER = "GateLinear"
@@ -124,7 +125,7 @@ class Structure(NamedTuple):
     `sequence_parallel` that its experts can split tokens over tensor parallel ranks;
     `packed_outside` is `packed` as the engine has it while it builds the other stacks than the
     language model's, None where that is the same; `acts_said` is how the class words
-    `accepted_acts`.
+    `accepted_acts`; `left_out` notes the sizes that config.json leaves to its class.
     """
 
     architecture: str
@@ -149,6 +150,7 @@ class Structure(NamedTuple):
     sequence_parallel: bool = False
     packed_outside: Mapping[str, tuple[str, ...]] | None = None
     acts_said: str = "silu is supported for now"
+    left_out: Note | None = None
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""

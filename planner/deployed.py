@@ -45,9 +45,11 @@ def deployed_budget(
     trace, gap = _trace(checkpoint, table, device, deployment)
     refusal = _refusal(trace, gpu)
     weighed = _online(checkpoint, table, deployment.quantization)
+    structure = model_structure(weighed)
+    left_out = () if structure.left_out is None else (structure.left_out,)
     try:
         found = make_budget(
-            weighed, model_structure(weighed), memory_bytes=memory_bytes, memory_source=source,
+            weighed, structure, memory_bytes=memory_bytes, memory_source=source,
             memory_kind=kind, tp=deployment.tp,
             utilization=table["defaults"]["gpu_memory_utilization"] if utilization is None
             else utilization,
@@ -57,8 +59,8 @@ def deployed_budget(
         if refusal:
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
         raise
-    return found._replace(refusal=refusal,
-                   notes=(*found.notes, *gap, *_context(found, checkpoint.text_config)))
+    return found._replace(refusal=refusal, notes=(
+        *left_out, *found.notes, *gap, *_context(found, checkpoint.text_config)))
 
 
 def _dtype(table: Mapping[str, Any], checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:

@@ -124,6 +124,12 @@ def _notes(checkpoint: Checkpoint) -> tuple[Finding, ...]:
                          "checkpoint files") for note in checkpoint.notes)
 
 
+def _left_out(structure: Structure) -> tuple[Finding, ...]:
+    note = structure.left_out
+    return () if note is None else (Finding("config fields", note.severity, note.id, note.message,
+                                            note.hint, "transformers_utils/config.py:get_config"),)
+
+
 def _trace(
     context: Context, method: Method, layers: tuple[Layer, ...], error: EngineError | None,
     serving: Serving | None,
@@ -150,7 +156,7 @@ def _findings(
                                   *listed_findings(context), *stored_findings(context, layers),
                                   *code_findings(context))
     found = (*coverage.covered(context.table, (*findings(context, layers), *told)),
-             *_notes(context.checkpoint))
+             *_notes(context.checkpoint), *_left_out(context.structure))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 

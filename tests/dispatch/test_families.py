@@ -161,13 +161,27 @@ def test_an_unknown_family_is_named_never_guessed(changes: dict[str, Any], named
 
 @pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size", "intermediate_size",
                                    "num_attention_heads", "vocab_size"])
-@pytest.mark.parametrize("value, found", [(None, "nothing"), (..., "nothing"), (0, "0"),
+@pytest.mark.parametrize("value, found", [(None, "nothing"), (0, "0"),
                                           (-1, "-1"), ("4096", "'4096'"), (4096.0, "4096.0"),
                                           (True, "True")])
 def test_a_size_that_is_none_is_named(field: str, value: Any, found: str) -> None:
     with pytest.raises(CheckpointError) as raised:
         structure(LLAMA, **{field: value})
     assert str(raised.value) == f"config.json: {field}; wanted a positive integer; found {found}"
+
+
+@pytest.mark.parametrize("field, value", [
+    ("num_hidden_layers", 32), ("hidden_size", 4096), ("intermediate_size", 11008),
+    ("num_attention_heads", 32), ("vocab_size", 32000)])
+def test_a_size_that_is_left_out_is_the_class_s_and_told(field: str, value: int) -> None:
+    """transformers 5.19.0 models/llama/configuration_llama.py:LlamaConfig."""
+    found = structure(LLAMA, **{field: ...})
+    assert found.sizes[field] == value
+    assert found.left_out is not None
+    assert found.left_out.message == (
+        f"config.json leaves out {field}; the engine takes what the config class has: "
+        f"{field} {value}")
+    assert structure(LLAMA).left_out is None
 
 
 # The tables behind it.
