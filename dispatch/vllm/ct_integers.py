@@ -10,7 +10,12 @@ from quantplan.dispatch.predicates import applies, show
 from quantplan.dispatch.trace import Finding, Selection
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
-from quantplan.dispatch.vllm.integers import act_words, integer_quant, marlin_input_dtype
+from quantplan.dispatch.vllm.integers import (
+    act_words,
+    integer_quant,
+    marlin_input_dtype,
+    whole_scales,
+)
 
 Row = Mapping[str, Any]
 HUMMING = "HummingLinearKernel"
@@ -89,9 +94,10 @@ def after_selection(
     if rules["whole_groups"] != "before" and not quant["quant.g_idx"]:
         _check_whole_groups(rules["whole_groups"], quant["quant.group_size"], site)
     why = None if selection.kernel == HUMMING and "humming_input" in rules else assignment.why
+    note = (assignment.note or _note(row, site, quant, str(selection.kernel))
+            or whole_scales(context, site, quant))
     return assignment._replace(quant=quant, act=act_words(quant["quant.act_type"]), why=why,
-                               note=assignment.note or _note(row, site, quant,
-                                                             str(selection.kernel)))
+                               note=note)
 
 
 def _note(row: Row, site: Site, quant: Row, kernel: str) -> Finding | None:

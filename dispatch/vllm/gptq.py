@@ -23,6 +23,7 @@ from quantplan.dispatch.vllm.integers import (
     integer_quant,
     marlin_input_dtype,
     marlin_unsupported,
+    whole_scales,
 )
 
 SOURCE = "model_executor/layers/quantization/auto_gptq.py:AutoGPTQConfig"
@@ -126,7 +127,8 @@ def _kernel_list(
     ordered = rule["desc_act"] if isinstance(rule.get("desc_act"), bool) else fields.desc_act
     if ordered and trait(context.table, ACT_ORDER):
         quant["quant.g_idx"] = True
-    return Assignment("AutoGPTQLinearMethod", None, "mixed_precision", quant, act_words(act))
+    return Assignment("AutoGPTQLinearMethod", None, "mixed_precision", quant, act_words(act),
+                      note=whole_scales(context, site, quant))
 
 
 def overridden(fields: GptqFields, rule: Mapping[str, Any], path: str) -> tuple[int, int, bool]:

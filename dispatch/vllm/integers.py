@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.trace import Finding
 from quantplan.dispatch.vllm.context import Context, Site, refuse
 from quantplan.dispatch.vllm.environment import readable
 
@@ -75,6 +77,19 @@ def integer_quant(  # noqa: PLR0917 - one argument per field of MPLinearLayerCon
         "quant.act_key": act_key,
         "quant.act_group": act_group,
     }
+
+
+def whole_scales(context: Context, site: Site, quant: Mapping[str, Any]) -> Finding | None:
+    """Return a note of scales that every rank keeps whole: those of groups that are ordered by
+    activation, in a layer whose inputs are split."""
+    if not quant["quant.g_idx"] or site.module.split != "row" or context.deployment.tp == 1:
+        return None
+    return Finding("weight loading", "info", "scales-on-every-rank",
+                   f"{site.path} and others like it: activation order (g_idx) spreads a group's "
+                   "inputs over all ranks, so each rank keeps the scales of the whole layer",
+                   "Weights without activation order keep a rank's own scales only.",
+                   "model_executor/layers/quantization/utils/marlin_utils.py:"
+                   "marlin_repeat_scales_on_all_ranks")
 
 
 def act_words(act: str) -> str:

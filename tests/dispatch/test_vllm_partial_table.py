@@ -235,6 +235,8 @@ def test_groups_may_be_ordered_by_activation(quant: str, tp: int, chosen: str) -
     """Machete takes g_idx only where the inputs are whole on every rank."""
     answer = ask(quant, tp=tp)
     assert (kernel(answer), kernel(answer, "gate_up_proj")) == (chosen, "MacheteLinearKernel")
+    whole = [f for f in answer.to_dict()["findings"] if f["id"] == "scales-on-every-rank"]
+    assert len(whole) == (tp > 1)  # utils/marlin_utils.py:marlin_repeat_scales_on_all_ranks
 
 
 def test_ordered_groups_are_not_padded() -> None:
