@@ -81,8 +81,8 @@ class Assignment(NamedTuple):
     is given). `quant` are the facts that the family's requirements read. `otherwise` makes
     what is asked for when no kernel takes this; `late` refuses what is refused once a kernel is
     known; `note` is what is known to come of it later; `source` is what the checkpoint has made of
-    a layer that is quantized again; `wanted` are activations of the checkpoint that most kernels of
-    the list are not asked for.
+    a layer that is quantized again; `wanted` are the checkpoint's own activations
+    where kernels are asked for others.
     """
 
     method: str

@@ -70,12 +70,18 @@ def _int8(row: Row, group: Group, context: Context, site: Site) -> Assignment:
 
 
 def _mxfp8(row: Row, group: Group, context: Context, site: Site) -> Assignment:
-    return Assignment(METHOD, None, "mxfp8", {}, "group")
+    return Assignment(METHOD, None, "mxfp8", {}, "group", wanted=_wanted(group))
 
 
 def _mxfp4(row: Row, group: Group, context: Context, site: Site) -> Assignment:
     """MXFP4 activations, whatever the checkpoint says of them."""
-    return Assignment(METHOD, None, "mxfp4", mxfp4_quant(context, "mxfp4", 32), "group")
+    return Assignment(METHOD, None, "mxfp4", mxfp4_quant(context, "mxfp4", 32), "group",
+                      wanted=_wanted(group))
+
+
+def _wanted(group: Group) -> str | None:
+    """Return what the checkpoint says of activations where the scheme does not ask."""
+    return "none" if group.inputs is None else None
 
 
 def _mxfp4_fp8(row: Row, group: Group, context: Context, site: Site) -> Assignment:

@@ -29,6 +29,18 @@ def weight_only(context: Context, layers: Layers) -> Iterator[Finding]:
                 _way_out(alike[0]), None)
 
 
+def activations_not_asked(context: Context, layers: Layers) -> Iterator[Finding]:
+    """Layers whose checkpoint leaves activations alone and whose kernel quantizes them."""
+    hit = [x for x in layers if x.asked == "none" and x.act not in NO_ACT]
+    if hit:
+        yield Finding(
+            "mode and numerics", "warning", "activations-not-asked",
+            f"{hit[0].path}{and_more(hit)}: the checkpoint quantizes weights only, {hit[0].scheme} "
+            f"on {hit[0].kernel} computes {hit[0].mode}: activations are rounded as well",
+            "--linear-backend marlin leaves them in 16 bits.",
+            "model_executor/layers/quantization/compressed_tensors/compressed_tensors.py")
+
+
 def and_more(alike: list[Layer]) -> str:
     """Return how many layers there are besides the first, in words."""
     return f" and {len(alike) - 1} more layers" if len(alike) > 1 else ""
@@ -93,4 +105,4 @@ def finer_blocks(context: Context, layers: Layers) -> Iterator[Finding]:
             "model_executor/layers/fused_moe/oracle/fp8.py:refine_fp8_moe_block_shape")
 
 
-RULES = (weight_only, block_fp8_weight_only, rounded_scales, finer_blocks)
+RULES = (weight_only, activations_not_asked, block_fp8_weight_only, rounded_scales, finer_blocks)

@@ -114,3 +114,15 @@ def test_int8_activations_that_no_kernel_takes(
 def test_weights_only_checkpoints_ask_for_no_activations(capability: str) -> None:
     nvfp4 = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "group_size": 16}
     assert not found(ask(nvfp4, capability), "weight-only")
+
+
+@pytest.mark.parametrize("capability, options, told", [
+    ("8.0", {}, False), ("10.0", {}, True), ("10.0", {"linear_backend": "marlin"}, False)])
+def test_weight_only_mxfp4_whose_activations_are_quantized(
+    capability: str, options: dict[str, Any], told: bool
+) -> None:
+    """compressed_tensors.py:_get_scheme_from_parts: CompressedTensorsW4A4Mxfp4 for every MXFP4
+    weight, whatever is said of the inputs; Marlin's kernel leaves them alone."""
+    answer = ask(scheme("ct-mxfp4", input_activations=None), capability, **options)
+    assert bool(found(answer, "activations-not-asked")) is told
+    assert not found(answer, "weight-only")
