@@ -36,6 +36,12 @@ def stacks_are_known(family: Family) -> Iterator[str]:
                 if m.get("stack", "text") not in stacks)
 
 
+def model_types_have_one_class(family: Family) -> Iterator[str]:
+    """No two rows say what the config class of one model type fills in."""
+    types = [name for row in family.get("defaults", ()) for name in row["model_types"]]
+    yield from (f"defaults: {name} twice" for name in sorted(set(types)) if types.count(name) > 1)
+
+
 def biases_are_known(family: Family) -> Iterator[str]:
     """Every bias rule that a module names is one of the family's."""
     yield from (f"{m['path']}: no bias rule {m['bias']}" for m in family["modules"]
@@ -76,7 +82,7 @@ def _terms(row: Family) -> Iterator[str]:
 
 LAWS: tuple[Callable[[Family], Iterator[str]], ...] = (
     sizes_are_known, sizes_say_one_thing, stacks_are_known, biases_are_known,
-    facts_have_a_meaning)
+    model_types_have_one_class, facts_have_a_meaning)
 
 
 def family_violations() -> list[str]:
