@@ -135,7 +135,7 @@ def kind(value: object) -> str:
         return f"a list of {len(value)} values"
     plain = isinstance(value, (str, int, float, type(None)))
     try:
-        text = json.dumps(value) if plain else ascii(value)
+        text = json.dumps(value, ensure_ascii=False) if plain else ascii(value)
     except ValueError:  # an integer with more digits than Python prints
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

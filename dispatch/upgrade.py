@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.trace import PARTIAL_TABLE, Layer, Trace
@@ -15,7 +15,7 @@ Told = dict[tuple[str, str], dict[str, Any]]
 
 OF_TABLES = ("assumed-version", PARTIAL_TABLE)
 """Findings that tell what a table of ours is, and nothing of the engine."""
-UNTOLD = ("path", "module", "layer_index", "selection", "why", "asked")
+UNTOLD = ("path", "module", "layer_index", "selection", "why", "asked", "tuned")
 
 
 class Change(NamedTuple):
@@ -32,9 +32,12 @@ class Change(NamedTuple):
     because: tuple[Difference, ...] = ()
 
 
-def changes(old: Trace, new: Trace) -> list[Change]:
-    """Return what differs between two traces; names with the same differences are one change."""
-    before, behind = told(old), told(new)
+def changes(old: Trace, new: Trace, looked_for: Collection[str] | None = None) -> list[Change]:
+    """Return what differs between two traces; names with the same differences are one change.
+
+    `looked_for` are the ids of the findings that both versions' tables look for, None for all.
+    """
+    before, behind = (_looked_for(trace, looked_for) for trace in (old, new))
     if old.error or new.error:
         before, behind = _before_layers(before), _before_layers(behind)
     found: dict[Any, Change] = {}
@@ -45,6 +48,11 @@ def changes(old: Trace, new: Trace) -> list[Change]:
             known = found.get(group, Change(key[0], (), fields))
             found[group] = known._replace(names=(*known.names, key[1]))
     return list(found.values())
+
+
+def _looked_for(trace: Trace, ids: Collection[str] | None) -> Told:
+    kept = tuple(finding for finding in trace.findings if ids is None or finding.id in ids)
+    return told(trace._replace(findings=kept))
 
 
 def told(trace: Trace) -> Told:

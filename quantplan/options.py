@@ -9,6 +9,7 @@ from typing import Any
 from quantplan.dispatch.config_file import kind
 from quantplan.dispatch.facts import LIB_STATES
 from quantplan.tables.errors import UsageError
+from quantplan.tables.versions import engines
 
 ENGINES = ("vllm", "sglang")
 
@@ -31,7 +32,7 @@ def engine_named(text: str, option: str = "", bare: str | None = None) -> tuple[
         return bare, name
     if name.lower() not in ENGINES or (at and not version):
         raise UsageError(f"{option} {text}".strip(),
-                         wanted="vllm or sglang, with @VERSION if needed")
+                         wanted=f"{' or '.join(engines())}, with @VERSION if needed")
     return name.lower(), version or None
 
 
@@ -122,7 +123,8 @@ def _model(value: Any) -> bool:
 KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model": ("a folder, a config.json, a hub id, a bundled name or a parsed config", _model),
     **dict.fromkeys(("gpu", "dtype", "quantization", "kv_cache_dtype", "linear_backend",
-                     "moe_backend", "revision", "as_format", "engine_version", "attention_backend",
+                     "moe_backend", "revision", "as_format", "engine_version", "from_version",
+                     "to_version", "attention_backend",
                      "mm_encoder_attn_backend", "mm_encoder_attn_dtype"),
                     ("text", _text)),
     "engine": ("text", lambda value: isinstance(value, str)),

@@ -14,6 +14,8 @@ def say(text: str) -> None:
     """Print `text`, control characters of names and configs escaped. A reader that left early
     (`| head`) changes nothing: the exit code is still the answer."""
     lines = [clean(line) for line in text.removesuffix("\n").split("\n")]
+    if sys.stdout is None:  # closed by the caller (>&-): the exit code is the answer
+        return
     try:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
@@ -42,7 +44,7 @@ def clean(text: str) -> str:
 
 def wrapped(text: str) -> str:
     """Return `text` with its long lines wrapped for a terminal; as it is where none reads it."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return text
     import shutil
     import textwrap

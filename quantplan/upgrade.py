@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from quantplan.api import Explanation, explain
@@ -11,6 +11,7 @@ from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.time_limit import limited
 from quantplan.dispatch.trace import Trace
 from quantplan.dispatch.upgrade import Change, changes, with_reasons
+from quantplan.options import checked
 from quantplan.stand_in import assumed, open_table
 from quantplan.tables.engine_loading import keyed
 from quantplan.tables.errors import NotKnownError
@@ -49,6 +50,7 @@ def diff(
     None is the engine's default version. `options` are those of `explain`. Raises what `explain`
     raises; NotKnownError says for which version something is not known.
     """
+    checked(from_version=from_version, to_version=to_version, engine=engine)
     tables = [open_table(engine, version, assume_nearest) for version in (from_version, to_version)]
     old = _known(tables[0], lambda: explain(
         model, engine=engine, engine_version=from_version, assume_nearest=assume_nearest,
@@ -59,7 +61,7 @@ def diff(
             return resolve(old.checkpoint, table, old.gpu, old.deployment)
 
     trace = _known(tables[1], lambda: ask(tables[1]))
-    found = changes(old.trace, trace)
+    found = changes(old.trace, trace, _looked_for(tables))
     if found:
         versions = (old.trace.version, trace.version)
         contents = tuple(read_table(f"engines/{engine}/{version}") for version in versions)
@@ -67,6 +69,12 @@ def diff(
                              lambda content: ask(keyed(content)))
     new = Explanation(old.checkpoint, old.gpu, old.deployment, assumed(trace, to_version))
     return Upgrade(old, new, tuple(found))
+
+
+def _looked_for(tables: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
+    """Return the ids of the findings that every table looks for, None where all look for all."""
+    covered = [table["covers"]["findings"] for table in tables if "covers" in table]
+    return frozenset.intersection(*map(frozenset, covered)) if covered else None
 
 
 def _known(table: Mapping[str, Any], answer: Callable[[], Answer]) -> Answer:

@@ -45,9 +45,12 @@ def starts(trace: Trace) -> str:
     that depends on what is not known, "conditional"."""
     if trace.error or any(f.severity == "error" for f in trace.findings):
         return "no"
-    partial = any(f.id == PARTIAL_TABLE for f in trace.findings)
-    unsure = partial or trace.outcome == "conditional"
+    unsure = any(f.id in CONDITIONS for f in trace.findings) or trace.outcome == "conditional"
     return "conditional" if unsure else "yes"
+
+
+CONDITIONS = (PARTIAL_TABLE, "code-not-named")
+"""Findings of what is not known about the start."""
 
 
 def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:

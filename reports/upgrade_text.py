@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from quantplan.dispatch.trace import PARTIAL_TABLE, Trace
-from quantplan.dispatch.upgrade import Change
+from quantplan.dispatch.trace import Trace
+from quantplan.dispatch.upgrade import OF_TABLES, Change
 from quantplan.reports.explain_text import Shown, engine_words, error_text, question, verdict
 from quantplan.reports.table_diff_text import difference_lines
 
@@ -19,7 +19,8 @@ def upgrade_text(old: Shown, new: Shown, changes: Sequence[Change]) -> str:
     """Return the whole text of one comparison, ending in a newline."""
     parts = [question(old), *_answers(old.trace, new.trace)]
     if not _same_refusal(old.trace, new.trace):
-        parts += _unchanged(changes)
+        stands_in = any(f.id in OF_TABLES for f in (*old.trace.findings, *new.trace.findings))
+        parts += _unchanged(changes, "nothing that is known" if stands_in else "nothing")
     before = ((), *(change.because for change in changes))
     parts += ["\n".join(_lines(change, engine_words(new.trace), told=change.because == because))
               for change, because in zip(changes, before, strict=False)]
@@ -30,7 +31,7 @@ def _answers(old: Trace, new: Trace) -> Iterator[str]:
     same = _same_refusal(old, new)
     for trace in (old, new):
         yield "\n".join([verdict(trace), *(f"  {f.severity}: {f.message}" for f in trace.findings
-                                           if f.id == PARTIAL_TABLE)])
+                                           if f.id in OF_TABLES)])
         if trace.error and not same:
             yield error_text(trace)
     if same:
@@ -44,10 +45,10 @@ def _same_refusal(old: Trace, new: Trace) -> bool:
     return words[0] is not None and words[0] == words[1]
 
 
-def _unchanged(changes: Sequence[Change]) -> list[str]:
+def _unchanged(changes: Sequence[Change], nothing: str) -> list[str]:
     """Say what stays, where only findings or nothing at all changes."""
     if not changes:
-        return ["nothing changes: method, kernels, modes, attention and findings are the same"]
+        return [f"{nothing} changes: method, kernels, modes, attention and findings are the same"]
     if all(change.subject == "finding" for change in changes):
         return ["method, kernels, modes and attention are the same; what is said of them changes:"]
     return []

@@ -42,14 +42,15 @@ def known_version(engine: str, version: str | None, *, stand_in: bool = False) -
     known = engine_versions(engine)
     if not known:
         raise NotKnownError(f"no table for {engine} {version or ''}".rstrip(),
-                            wanted=" or ".join(_engines()), hint="Name one of those engines.")
+                            wanted=" or ".join(engines()), hint="Name one of those engines.")
     if version is None:
         return default_version(engine)
     if version not in known:
         near = _neighbours(known, version)
+        which = f"There are {', '.join(known)}: name one" if near else "Name one of those versions"
         way_out = ", or pass --assume-nearest." if near and stand_in else "."
         raise NotKnownError(f"no table for {engine} {version}",
-                            hint=f"Name one of those versions{way_out}",
+                            hint=f"{which}{way_out}",
                             wanted=" or ".join(f"{engine} {name}" for name in near or known))
     return version
 
@@ -73,6 +74,7 @@ def _neighbours(known: list[str], version: str) -> list[str]:
     return [*before[-1:], *behind[:1]]
 
 
-def _engines() -> list[str]:
+def engines() -> list[str]:
+    """Return the engines that have tables, sorted."""
     names = (name.split("/")[1] for name in table_names() if name.startswith(PREFIX))
     return sorted(set(names))

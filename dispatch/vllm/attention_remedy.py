@@ -18,10 +18,15 @@ def remedy(context: Context, name: str, facts: Mapping[str, Any], refused: Selec
         return f"Drop {pinned.because}: the engine then takes the first backend that can."
     if context.deployment.kv_cache_dtype != "auto":
         return f"Drop --kv-cache-dtype {context.deployment.kv_cache_dtype}."
+    if context.deployment.block_size is not None:
+        freed = {**facts, "attn.block_size": None, "attn.block_given": False,
+                 "attn.cache_block": context.table["defaults"]["block_size"]}
+        if select(context.table["attention"], name, freed).kernel:
+            return f"Drop --block-size {context.deployment.block_size}."
     for capability in context.table["machine_code"]:
         if capability > context.gpu.capability:
             newer = {**facts, **capability_facts(capability)}
             chosen = select(context.table["attention"], name, newer).kernel
             if chosen:
                 return f"Use a GPU of {capability / 10}, where {chosen} takes it."
-    return "No flag and no newer GPU changes this; -v shows each backend's checks."
+    return "No flag and no newer GPU changes this; the JSON has each backend's checks."

@@ -101,8 +101,8 @@ def read_cases(path: str) -> Iterator[Case]:
 def _case(line: str, where: str) -> Case:
     try:
         given = json.loads(line)
-    except ValueError as error:
-        raise UsageError(f"{where}: not JSON", found=str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON", found=str(error)[:200]) from None
     if not isinstance(given, dict):
         raise UsageError(f"{where}: not a case", wanted="an object", found=type(given).__name__)
     for name, value in given.items():

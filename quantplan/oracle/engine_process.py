@@ -172,7 +172,11 @@ class EngineProcess:
                 return None
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
-        return json.loads(line)
+        with suppress(ValueError, RecursionError):
+            said = json.loads(line)
+            if isinstance(said, dict):
+                return said
+        return {"fault": f"it said {line[:60]!r}"}  # another program than our worker
 
     def _why(self, said: Mapping[str, Any] | None) -> str:
         """Return what the worker said of its failure, or else wrote last."""

@@ -174,8 +174,8 @@ def test_json_on_the_command_line() -> None:
 @pytest.mark.parametrize("arguments, error, words", [
     (("--to", "sglang@0.5.22"), UsageError, "two engines; wanted two versions of one engine"),
     (("--to", "vllm@9.9.9"), NotKnownError, "no table for vllm 9.9.9"),
-    (("--to", "tgi@1"), UsageError, "--to tgi@1; wanted vllm or sglang"),
-    (("--to", "vllm@0.33.0", "--from", "x"), UsageError, "--from x; wanted vllm or sglang"),
+    (("--to", "tgi@1"), UsageError, "--to tgi@1; wanted vllm"),
+    (("--to", "vllm@0.33.0", "--from", "x"), UsageError, "--from x; wanted vllm"),
     (("--to", "vllm"), UsageError, "--from and --to are both vllm@0.32.0; wanted two of vllm@"),
     (("--to", "0.33.0", "--from", "vllm@0.33.0"), UsageError, "are both vllm@0.33.0"),
     ((), UsageError, "--to is missing; wanted the version to compare with: vllm@.*@0.33.0$"),
@@ -231,3 +231,23 @@ def test_what_a_table_covers_is_no_change() -> None:
     assert "starts (conditional)" in result.output
     assert "\n  info: this version's table covers the choice of methods" in result.output
     assert "gone in" not in result.output
+
+
+def test_what_a_partial_table_does_not_look_for_is_no_change() -> None:
+    """0.25.1's table looks for a few findings only, and for no tuned tile sizes."""
+    found = diff({**LLAMA, "quantization_config": quantization("fp8-static")},
+                 from_version="0.25.1", to_version="0.32.0", capability="8.0")
+    assert [change.subject for change in found.changes if change.subject == "finding"] == []
+    assert "weight-only" in {f.id for f in found.new.trace.findings}
+
+
+def test_a_version_is_text() -> None:
+    with pytest.raises(UsageError) as raised:
+        diff(LLAMA, to_version=0.33)  # type: ignore[arg-type]
+    assert str(raised.value) == "to_version; wanted text; found 0.33"
+
+
+def test_a_stand_in_is_told_where_nothing_changes() -> None:
+    output = run("llama-3.1-8b", "--to", "0.40", "--gpu", "h100", "--assume-nearest").output
+    assert "vllm 0.40 has no table: this is the answer of 0.33.0" in output
+    assert "nothing that is known changes" in output

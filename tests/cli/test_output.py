@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -241,3 +243,12 @@ def test_the_same_value_twice_is_one() -> None:
     once = run("--lib", "flashinfer=off")
     assert run("--lib", "flashinfer=off", "--lib", "flashinfer=off")[1] == once[1]
     assert "not usable" not in once[1]
+
+
+@pytest.mark.parametrize("arguments, code", [
+    (["explain", "llama-3.1-8b", "--gpu", "h100"], 0), (["gpus"], 0),
+    (["explain", "nope", "--gpu", "h100", "--format", "json"], 2)])
+def test_a_closed_stdout_leaves_the_exit_code(arguments: list[str], code: int) -> None:
+    done = subprocess.run(f"{shlex.quote(sys.executable)} -m quantplan {shlex.join(arguments)} >&-",
+                          shell=True, check=False, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)

@@ -172,3 +172,9 @@ def test_two_ways_to_name_a_backend() -> None:
     assert error is not None
     assert (error.type, error.message) == (
         "ValueError", "attention_backend and attention_config.backend are mutually exclusive")
+
+
+def test_a_block_size_that_no_backend_takes_is_the_cause() -> None:
+    error = ask(None, "9.0", block_size=7).trace.error
+    assert error is not None
+    assert error.hint == "Drop --block-size 7."

@@ -43,7 +43,9 @@ def test_trusted_code_that_the_config_does_not_name() -> None:
     config = {**LLAMA, "model_type": "mimo", "architectures": ["MiMoForCausalLM"]}
     assert error(config)[2].startswith("The checkpoint you are trying to load has model type "
                                        "`mimo`")
-    found = explain(config, capability="9.0", trust_remote_code=True).to_dict()["findings"]
+    answer = explain(config, capability="9.0", trust_remote_code=True).to_dict()
+    assert answer["starts"] == "conditional"
+    found = answer["findings"]
     assert [row["message"] for row in found if row["id"] == "code-not-named"] == [
         "model type mimo is known to neither the engine nor Transformers 5.19.0, and config.json "
         "names no code for it (auto_map): --trust-remote-code alone does not load it"]

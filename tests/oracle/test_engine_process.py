@@ -77,3 +77,10 @@ def test_an_interpreter_that_is_not_there_is_named() -> None:
     with pytest.raises(CannotAskError) as raised:
         EngineProcess(Where(python="/nowhere/python", worker=FAKE)).start()
     assert str(raised.value) == "/nowhere/python cannot be run: No such file or directory"
+
+
+def test_another_program_is_not_the_engine() -> None:
+    process = EngineProcess(Where(python="/bin/echo", worker="[1]"), limit_s=2)
+    with pytest.raises(CannotAskError) as raised:
+        process.start()
+    assert str(raised.value) == "vLLM cannot be asked with /bin/echo: it said b'[1]'"

@@ -61,7 +61,8 @@ def test_a_version_without_a_table_names_the_nearest(
     with pytest.raises(NotKnownError) as raised:
         known_version("vllm", asked, stand_in=stand_in)
     assert str(raised.value) == (
-        f"no table for vllm {asked}; wanted {wanted}. Name one of those versions{way_out}")
+        f"no table for vllm {asked}; wanted {wanted}. There are 0.9.0, 0.9.10, 0.10.0: name one"
+        f"{way_out}")
 
 
 @pytest.mark.parametrize("asked", ["", "main", "../vllm/0.9.0"])

@@ -55,7 +55,7 @@ def unread_flags(context: Context, layers: Layers) -> Iterator[Finding]:
         yield Finding("flags", "info", "moe-backend-not-read",
                       f"--moe-backend {deployment.moe_backend} changes nothing: the model has no "
                       "routed experts", None, source)
-    if deployment.expert_parallel and deployment.tp * deployment.dp == 1:
+    if layers and deployment.expert_parallel and deployment.tp * deployment.dp == 1:
         yield Finding("flags", "info", "one-expert-rank",
                       "--enable-expert-parallel changes nothing on one rank", None,
                       f"{source}:FusedMoEParallelConfig.make")
