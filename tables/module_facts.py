@@ -7,6 +7,8 @@ from collections.abc import Mapping
 ATTENTION_FACTS: Mapping[str, str] = {
     "heads": "query heads of the whole model",
     "kv_heads": "key-value heads of the whole model",
+    "kv_unshared": "true: the class divides its key-value heads by the ranks, also where these are "
+                   "more",
     "head_dim": "features of a query and key head; of latent attention: of a cached token",
     "v_head_dim": "features of a value head where the engine's class passes them apart",
     "window": "sliding window in tokens; absent: the one that every layer has, or none",

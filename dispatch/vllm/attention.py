@@ -182,7 +182,12 @@ def _check_heads(context: Context, site: Site) -> None:
     own, tp = site.module.facts, context.deployment.tp
     if site.module.kind != "attention" or "kv_heads" not in own:
         return
-    heads, kv_heads = own["heads"] // tp, max(1, own["kv_heads"] // tp)
+    heads, kv_heads = own["heads"] // tp, own["kv_heads"] // tp
+    if not kv_heads and own.get("kv_unshared"):
+        raise refuse("shapes under TP", "ZeroDivisionError", "integer modulo by zero", site.path,
+                     HEADS_SOURCE, hint=f"Use at most {own['kv_heads']} ranks: the class has no "
+                     "key-value head for more.")
+    kv_heads = max(1, kv_heads)
     if heads % kv_heads:
         raise refuse("shapes under TP", "AssertionError",
                      f"num_heads ({heads}) is not divisible by num_kv_heads ({kv_heads})",

@@ -15,7 +15,7 @@ from asking import LLAMA, ask, message, quantization
 from quantplan.dispatch.trace import Alternative, Layer
 from quantplan.tables.errors import CheckpointError, UsageError
 
-from quantplan import Explanation
+from quantplan import Explanation, explain
 
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 TRITON_KV = ("FP8 KV cache is not supported by the Triton attention backend on Emulated GPU {0} "
@@ -267,6 +267,24 @@ def test_query_heads_are_a_multiple_of_kv_heads(kv_heads: int) -> None:
     assert error is not None
     assert (error.type, error.message) == (
         "AssertionError", f"num_heads (32) is not divisible by num_kv_heads ({kv_heads})")
+
+
+@pytest.mark.parametrize("tp", [8, 16])
+def test_gpt_oss_has_no_head_to_share(tp: int) -> None:
+    """gpt_oss.py:OAIAttention divides its 8 key-value heads by the ranks with no floor of one, and
+    the oracle's answer at 16 is attention.py's modulo by zero."""
+    error = explain("gpt-oss-20b", engine_version="0.32.0", capability="9.0", tp=tp).trace.error
+    found = error and (error.type, error.message)
+    assert found == (None if tp == 8 else ("ZeroDivisionError", "integer modulo by zero"))
+
+
+def test_gemma2_caps_its_logits_unasked() -> None:
+    """Gemma2Config fills in attn_logit_softcapping 50.0, which FlexAttention's class refuses."""
+    model = {**LLAMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2",
+             "head_dim": 256}
+    error = ask(None, model=model, attention_backend="FLEX_ATTENTION").trace.error
+    assert error is not None and (error.type, error.message) == (
+        "NotImplementedError", "FlexAttention does not support logits soft cap yet.")
 
 
 @pytest.mark.parametrize("model", [{**LLAMA, "hidden_size": 4000},
