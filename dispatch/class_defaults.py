@@ -18,6 +18,28 @@ def filled(config: Row, family: Row) -> Row:
     return {**_row(config, family).get("fields", {}), **config}
 
 
+def parts_filled(root: Row, family: Row) -> Row:
+    """Return config.json with what the config classes of its parts fill in; a part that is no
+    object stays as it is."""
+    filled_in = {row["part"]: _part(root.get(row["part"]), row)
+                 for row in family.get("part_defaults", ()) if _serves(row, root.get(row["part"]))}
+    return {**root, **filled_in}
+
+
+def _serves(row: Row, part: Any) -> bool:
+    if part is None:
+        return "absent" in row
+    if not isinstance(part, Mapping):
+        return False
+    named = part.get("model_type")
+    return "model_types" not in row or (
+        bool(row.get("unnamed")) if named is None else named in row["model_types"])
+
+
+def _part(part: Row | None, row: Row) -> Row:
+    return {**row["fields"], **(row["absent"] if part is None else part)}
+
+
 def left_out(config: Row, family: Row) -> Note | None:
     """Return a note of the sizes that a config leaves to its class, None where it has them all;
     wrappers leave out of text_config whatever is as in the class, which is no mistake."""

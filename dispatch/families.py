@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quantplan.dispatch.class_defaults import filled, left_out
+from quantplan.dispatch.class_defaults import filled, left_out, parts_filled
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.model_sizes import nested
 from quantplan.dispatch.module_rows import ModuleRows
@@ -34,7 +34,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     root = nested(root, family_row(architecture).get("root", ()))
     family = _family(architecture, root)
     given = _text_config(family, root)
-    config = filled(given, family)
+    config, root = filled(given, family), parts_filled(root, family)
     _check_covered(config, root, family)
     rows = ModuleRows(family, config, root)
     sizes = rows.sizes()

@@ -233,10 +233,13 @@ def counted(row: Row, config: Config, count: int) -> list[str]:
 
 
 def offset(row: Row, config: Config, count: int) -> list[str]:
-    """Jamba: layers whose index is `offset` in every period of `step` layers, and the others."""
+    """Jamba: layers whose index is `offset` in every period of `step` layers, and the others; all
+    are others with a single expert, where the row reads `experts`."""
     step, start, kinds = (max(1, _number(row, config, "step")), _number(row, config, "offset"),
                           row["kinds"])
-    return [kinds["at"] if index % step == start else kinds["other"] for index in range(count)]
+    single = "experts" in row["fields"] and _number(row, config, "experts") <= 1
+    return [kinds["at"] if index % step == start and not single else kinds["other"]
+            for index in range(count)]
 
 
 RULES: Mapping[str, Callable[[Row, Config, int], list[str]]] = {

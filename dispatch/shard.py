@@ -9,6 +9,9 @@ from quantplan.dispatch.structure import Heads, Leaf, Module
 VOCAB_PADDING = 64
 """vLLM model_executor/layers/vocab_parallel_embedding.py:DEFAULT_VOCAB_PADDING_SIZE."""
 
+RANKS = (1, 2, 4, 8, 16)
+"""Tensor parallel sizes that a remedy may name."""
+
 
 class Shard(NamedTuple):
     """Sizes of one rank: n output and k input features, and of all ranks together (kv heads are
@@ -24,6 +27,17 @@ class Shard(NamedTuple):
 
 NO_SHARD = Shard(0, 0, 0, 0, ())
 """Stands for layers without a weight of their own, such as Attention."""
+
+
+def whole_pieces(features: int, size: int, pieces: str) -> str:
+    """Return the remedy where a rank's shard of `features` is not whole `pieces` (groups or blocks)
+    of `size`: the tensor parallel sizes that leave whole ones, if there are any."""
+    ranks = [str(tp) for tp in RANKS if features % (tp * size) == 0]
+    if not ranks:
+        return (f"No tensor parallel size leaves whole {pieces} of {size} in {features} features: "
+                "quantize the model again, without this layer or in another format.")
+    return (f"Use a tensor parallel size that leaves whole {pieces} of {size} here: "
+            f"{', '.join(ranks)}.")
 
 
 def shard(module: Module, tp: int) -> Shard:

@@ -161,6 +161,17 @@ DEFAULTS: Row = {
     "source": Field("text", "the config class"),
 }
 
+PART_DEFAULTS: Row = {
+    "part": Field("text", "the key of config.json that holds the part"),
+    "model_types": Field("list", "the part's own model types that the class serves; absent: any",
+                         required=False, of=Field("text", "a model_type")),
+    "unnamed": Field("flag", "it serves a part without a model_type too", required=False),
+    "fields": Field("map", "field of the part -> value", of=Field("any", "a value")),
+    "absent": Field("map", "what is otherwise where config.json lacks the whole part; absent: the "
+                    "engine builds none then", required=False, of=Field("any", "a value")),
+    "source": Field("text", "the config class"),
+}
+
 REPLACED: Row = {
     "method": Field("text", "the engine's class name"),
     "capabilities": Field("list", "capabilities x 10", of=Field("int", "a capability")),
@@ -204,6 +215,8 @@ FAMILY: Row = {
                     required=False, of=Field("text", "a key of config.json")),
     "defaults": Field("list", "what config classes fill in for absent fields", required=False,
                       of=DEFAULTS),
+    "part_defaults": Field("list", "the same of the config classes of parts, as vision_config",
+                           required=False, of=PART_DEFAULTS),
     "config_optional": Field("flag", "without that key the fields stand at the top level",
                              required=False),
     "features": Field("list", "optional modules that it has", required=False,

@@ -160,8 +160,8 @@ def _check_refusal(site: Site, constructed: Row, facts: Row) -> None:
     found = refusal(constructed, facts)
     if found is not None:
         row, check = found
-        fp8 = facts.get("kv.is_fp8")
-        hint = "Drop the FP8 KV cache here: --kv-cache-dtype auto." if fp8 else None
+        hint = (f"Drop the FP8 KV cache here: --kv-cache-dtype {facts['dtype.model']}."
+                if facts.get("kv.is_fp8") else None)
         raise refuse("kernel selection", row.get("type", "ValueError"), check.says or check.text,
                      site.path, check.source, hint=hint)
 

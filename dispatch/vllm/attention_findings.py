@@ -64,7 +64,7 @@ def missing_scales(context: Context, layers: Layers) -> Iterator[Finding]:
         return
     kind = "NVFP4" if str(scaled[0].kv_cache_dtype).startswith("nvfp4") else "FP8"
     if tensors is None:
-        yield _scales_unseen(kind, scaled)
+        yield _scales_unseen(kind, scaled, context.dtype)
         return
     stored = _stored_scales(tensors)
     lacking = [x for x in scaled if not stored.get(x.layer_index)]
@@ -74,7 +74,8 @@ def missing_scales(context: Context, layers: Layers) -> Iterator[Finding]:
             f"{len(lacking)} of {len(scaled)} attention layers have no k/v scales stored")
         yield Finding("scales in the checkpoint", "warning", "kv-scales-missing",
                       f"the KV cache is {kind} but {whose}: 1.0 is used silently",
-                      "Calibrate KV scales, or use --kv-cache-dtype auto.", SCALES_SOURCE)
+                      f"Calibrate KV scales, or use --kv-cache-dtype {context.dtype}.",
+                      SCALES_SOURCE)
     if unread:
         yield Finding("scales in the checkpoint", "warning", "kv-scales-not-loaded",
                       f"{unread[0].path}: the checkpoint stores k/v scales, but its method does "
@@ -82,14 +83,14 @@ def missing_scales(context: Context, layers: Layers) -> Iterator[Finding]:
     yield from _values_only(scaled, stored)
 
 
-def _scales_unseen(kind: str, scaled: list[Layer]) -> Finding:
+def _scales_unseen(kind: str, scaled: list[Layer], dtype: str) -> Finding:
     """Return what is known of the scales without headers: layers whose method loads none have 1.0,
     whatever is stored."""
     if all(x.method is None for x in scaled):
         return Finding("scales in the checkpoint", "warning", "kv-scales-missing",
                        f"the KV cache is {kind} and the checkpoint's method loads no k/v scales: "
-                       "1.0 is used silently", "Use --kv-cache-dtype auto, or a checkpoint whose "
-                       "method loads calibrated scales.", SCALES_SOURCE)
+                       "1.0 is used silently", f"Use --kv-cache-dtype {dtype}, or a checkpoint "
+                       "whose method loads calibrated scales.", SCALES_SOURCE)
     return Finding("scales in the checkpoint", "info", "kv-scales-not-seen",
                    f"the KV cache is {kind}, and no safetensors header was read: layers without "
                    "k/v scales in the checkpoint use 1.0 silently",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import applies, show
+from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import Finding, Selection
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
@@ -128,7 +129,7 @@ def _check_whole_groups(kind: str, size: int, site: Site) -> None:
     whole = shard.k if size == -1 else size
     if shard.k % whole == 0:
         return
-    source, hint = GROUP_SOURCE, f"Use a tensor parallel size that leaves whole groups of {whole}."
+    source, hint = GROUP_SOURCE, whole_pieces(shard.k_full, whole, "groups")
     if kind == "assert":
         raise refuse("shapes under TP", "AssertionError", "", site.path, source, hint)
     named = f" for layer '{site.path}'" if kind == "after_named" else ""

@@ -27,8 +27,7 @@ def resolve_dtype(table: Table, checkpoint: Checkpoint, gpu: Gpu, requested: str
     """Return float16, bfloat16 or float32. auto: the config's dtype, else the headers'; float32
     models are computed in 16 bits; bfloat16 below 8.0 becomes float16. Refuses float16 for the
     model types that it does not serve."""
-    model_type = str(checkpoint.config.get("model_type"))
-    refused = table["float16_refused"].get(model_type)
+    refused = _float16_refused(table, checkpoint)
     if requested == "auto":
         return _auto(own_dtype(checkpoint), gpu, float16=refused is None)
     if requested not in NAMES:
@@ -36,9 +35,17 @@ def resolve_dtype(table: Table, checkpoint: Checkpoint, gpu: Gpu, requested: str
                          hint=did_you_mean(near_names(requested, NAMES)))
     if NAMES[requested] == "float16" and refused is not None:
         raise refuse("activation dtype", "ValidationError",
-                     f"The model type {model_type!r} does not support float16. Reason: {refused}",
-                     None, table["float16_refused_source"], hint="Pass --dtype bfloat16.")
+                     f"The model type {checkpoint.config['model_type']!r} does not support "
+                     f"float16. Reason: {refused}",
+                     None, table["float16_refused_source"],
+                     hint=f"Pass --dtype {_auto('bfloat16', gpu, float16=False)}.")
     return NAMES[requested]
+
+
+def _float16_refused(table: Table, checkpoint: Checkpoint) -> str | None:
+    """Return why the engine serves this model type not in float16, None where it does."""
+    reason: str | None = table["float16_refused"].get(str(checkpoint.config.get("model_type")))
+    return reason
 
 
 def _auto(own: str, gpu: Gpu, float16: bool) -> str:
@@ -49,7 +56,9 @@ def _auto(own: str, gpu: Gpu, float16: bool) -> str:
     return wanted if wanted in allowed else allowed[0]
 
 
-def dtype_refused(gpu: Gpu, dtype: str) -> EngineError | None:
+def dtype_refused(
+    table: Table, checkpoint: Checkpoint, gpu: Gpu, dtype: str
+) -> EngineError | None:
     """Return the worker's refusal of bfloat16 below 8.0: it comes from a process of its own, after
     everything that the configuration and the model's own construction refuse."""
     if dtype != "bfloat16" or gpu.capability >= BFLOAT16_MIN:
@@ -60,7 +69,7 @@ def dtype_refused(gpu: Gpu, dtype: str) -> EngineError | None:
         f"{gpu.name} GPU has compute capability {gpu.capability_text}. You can use float16 "
         "instead by explicitly setting the `dtype` flag in CLI, for example: --dtype=half.",
         source="platforms/cuda.py:CudaPlatformBase.check_if_supports_dtype",
-        hint="Pass --dtype float16.")
+        hint=f"Pass --dtype {_auto(dtype, gpu, _float16_refused(table, checkpoint) is None)}.")
 
 
 PARTS = ("vision_config", "encoder_config")

@@ -73,7 +73,7 @@ def split_groups(context: Context, layers: Layers) -> Iterator[Finding]:
         marlin = next((c for c in checks if c.kernel == "MarlinLinearKernel"), None)
         cut = marlin and any(c.verdict == "fail" and c.id.endswith(".quant.group_size")
                              and "must divide layer.k" in c.text for c in marlin.checks)
-        if cut and layer.kernel != "MarlinLinearKernel":
+        if cut and layer.kernel != "MarlinLinearKernel" and context.deployment.tp > 1:
             yield Finding(
                 "shapes under TP", "warning", "group-cut-by-tp",
                 f"{layer.path}: a quantization group straddles two ranks; Marlin refuses it, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.ignore import is_skipped
@@ -124,7 +125,7 @@ def check_block_shape(site: Site, block: tuple[int, int], tp: int) -> None:
         raise refuse("shapes under TP", "ValueError",
                      f"Weight input_size_per_partition = {shard.k} is not divisible by weight "
                      f"quantization block_k = {block_k}.", site.path, SHAPE_SOURCE,
-                     hint="Use a tensor parallel size that leaves whole blocks.")
+                     hint=whole_pieces(shard.k_full, block_k, "blocks"))
     split = tp > 1 and shard.n_full // shard.n == tp
     merged = len(shard.parts) > 1
     parts = shard.parts if split else shard.parts[:-1] if merged else ()
@@ -133,4 +134,4 @@ def check_block_shape(site: Site, block: tuple[int, int], tp: int) -> None:
             raise refuse("shapes under TP", "ValueError",
                          f"Weight output_partition_size = {part} is not divisible by weight "
                          f"quantization block_n = {block_n}.", site.path, SHAPE_SOURCE,
-                         hint="Use a tensor parallel size that leaves whole blocks.")
+                         hint=whole_pieces(part * (tp if split else 1), block_n, "blocks"))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import FAIL, evaluate
+from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse, trait
 from quantplan.dispatch.vllm.fields import Config
 from quantplan.dispatch.vllm.ignore import Packed, is_excluded
@@ -146,7 +147,7 @@ def linear(table: Table, site: Site, algo: str) -> Assignment:
         check = evaluate(requirement, facts, algo, SOURCE)
         if check is not None and check.verdict == FAIL:
             raise refuse("shapes under TP", "ValueError", str(check.says), site.path, check.source,
-                         hint="Use a tensor parallel size that leaves whole groups.")
+                         hint=whole_pieces(site.shard.k_full, requirement["multiple_of"], "groups"))
     quant: Mapping[str, Any] = row["quant"]
     if "pads_n" in row:
         quant = {**quant, "layer.n": -(-site.shard.n // row["pads_n"]) * row["pads_n"]}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import Finding, Selection
 from quantplan.dispatch.vllm import fp8
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse
@@ -110,7 +111,8 @@ def _check_groups(assignment: Assignment, site: Site) -> None:
         raise refuse("shapes under TP", "ValueError",
                      f"{MICROSCALED[assignment.method].upper()} requires input_size_per_partition "
                      f"({site.shard.k}) to be divisible by 32.", site.path,
-                     "model_executor/layers/quantization/online/mxfp8.py, mxfp4.py")
+                     "model_executor/layers/quantization/online/mxfp8.py, mxfp4.py",
+                     hint=whole_pieces(site.shard.k_full, 32, "groups"))
 
 
 def after_selection(

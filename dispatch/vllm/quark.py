@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import Selection
 from quantplan.dispatch.vllm import fp8, nvfp4
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
@@ -123,7 +124,8 @@ def _mx(row: Row, facts: Facts, context: Context, site: Site) -> Assignment:
                      f"OCP MX linear layer {site.path!r} has an input size per partition of "
                      f"{site.shard.k}, which must be divisible by the OCP MX group size "
                      f"{MX_GROUP}. Choose a compatible tensor-parallel size or avoid "
-                     "tensor-parallel sharding for this layer.", site.path, row["source"])
+                     "tensor-parallel sharding for this layer.", site.path, row["source"],
+                     hint=whole_pieces(site.shard.k_full, MX_GROUP, "groups"))
     family = weight.partition("_")[0]
     quant = {} if family == "mxfp8" else mxfp4_quant(context, act, MX_GROUP)
     if family == "mxfp6":
@@ -161,7 +163,8 @@ def _check_groups(row: Row, site: Site) -> None:
     if site.shard.k % 16:
         raise refuse("shapes under TP", "ValueError",
                      f"Input size per partition ({site.shard.k}) must be divisible by group size "
-                     "(16)", site.path, row["source"])
+                     "(16)", site.path, row["source"],
+                     hint=whole_pieces(site.shard.k_full, 16, "groups"))
 
 
 SCHEMES: Mapping[str, Scheme] = {

@@ -105,7 +105,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_sparse(context)
     except Refusal as refusal:
         return _trace(context, method, (), refusal.error, serving)
-    return _trace(context, method, tuple(layers), dtype_refused(gpu, dtype), serving)
+    return _trace(context, method, tuple(layers), dtype_refused(table, checkpoint, gpu, dtype),
+                  serving)
 
 
 def _never_began(

@@ -11,7 +11,7 @@ import pytest
 from quantplan.dispatch.bundled import bundled_checkpoint
 
 from quantplan import Explanation, explain
-from quantplan.oracle.grid_models import cut
+from quantplan.oracle.grid_models import cut, grid_models
 
 NO_GROUPS = {"n_group": None, "topk_group": None}
 FEW_EXPERTS = "Tensor parallel size 16 is greater than the number of experts 8."
@@ -132,3 +132,14 @@ def test_methods_of_measured_shapes_are_replaced() -> None:
               "3584x7168", "7168x3584", "2304x1536")
     assert found == {("KimiK3LowLatencyEmbeddingMethod", "20480x7168"),
                      *(("KimiK3LowLatencyLinearMethod", shape) for shape in linear)}
+
+
+@pytest.mark.parametrize(("experts", "mlp"), [
+    (1, "feed_forward.gate_up_proj"), (2, "feed_forward.experts.routed_experts")])
+def test_jamba_with_one_expert_has_none(experts: int, mlp: str) -> None:
+    """JambaConfig.layers_num_experts, and jamba.py, which builds experts for more than one (as in
+    AI21-Jamba-Reasoning-3B)."""
+    config = {**grid_models()["JambaForCausalLM"][0], "num_experts": experts}
+    answered = explain(config, engine_version="0.32.0", capability=90)
+    assert answered.trace.error is None
+    assert f"model.layers.1.{mlp}" in {layer.path for layer in answered.trace.layers}

@@ -21,6 +21,7 @@ from quantplan.dispatch.shard import (
     kv_heads_per_rank,
     padded_vocab,
     shard,
+    whole_pieces,
 )
 
 QWEN_0_5B: dict[str, Any] = {
@@ -143,3 +144,13 @@ def test_other_sizes_end_in_an_assertion(
     assert error is not None
     assert (error.stage, error.type, error.message, error.layer) == (
         "shapes under TP", "AssertionError", words, layer)
+
+
+@pytest.mark.parametrize(("features", "remedy"), [
+    (14336, "Use a tensor parallel size that leaves whole groups of 128 here: 1, 2, 4, 8, 16."),
+    (29568, "Use a tensor parallel size that leaves whole groups of 128 here: 1."),
+    (4304, "No tensor parallel size leaves whole groups of 128 in 4304 features: quantize the "
+           "model again, without this layer or in another format.")])
+def test_a_remedy_names_the_ranks_that_leave_whole_groups(features: int, remedy: str) -> None:
+    """14336 is 112 groups of 128, 29568 is 231, and 4304 is 33 and 5/8."""
+    assert whole_pieces(features, 128, "groups") == remedy

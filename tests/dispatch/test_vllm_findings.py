@@ -150,7 +150,9 @@ def test_gptq_groups_that_straddle_two_ranks(tp: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("quant, model, tp", [("gptq4-g128", QWEN_72B, 1), ("gptq4-g128", LLAMA, 8),
-                                              ("gptq4-gchan", QWEN_72B, 2)])
+                                              ("gptq4-gchan", QWEN_72B, 2),
+                                              ("gptq4-g128", {**LLAMA, "intermediate_size": 14400},
+                                               1)])
 def test_whole_groups_are_not_cut(quant: str, model: Any, tp: int) -> None:
     assert found(ask(quant, "9.0", model=model, tp=tp), "group-cut-by-tp") == []
 

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from asking import ask, quantization, scheme
+from asking import LLAMA, ask, quantization, scheme
 
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
@@ -35,6 +35,30 @@ def test_a_refusal_says_what_to_do(quant: Any, options: dict[str, Any], hint: st
     error = ask(quant, **options).trace.error
     assert error is not None
     assert str(error.hint).startswith(hint)
+
+
+@pytest.mark.parametrize("model_type, architecture, capability, dtype, hint", [
+    ("gemma2", "Gemma2ForCausalLM", "9.0", "float16", "Pass --dtype bfloat16."),
+    ("gemma2", "Gemma2ForCausalLM", "7.5", "float16", "Pass --dtype float32."),
+    ("gemma2", "Gemma2ForCausalLM", "7.5", "bfloat16", "Pass --dtype float32."),
+    ("llama", "LlamaForCausalLM", "7.5", "bfloat16", "Pass --dtype float16.")])
+def test_a_dtype_that_the_gpu_and_the_model_take(
+    model_type: str, architecture: str, capability: str, dtype: str, hint: str
+) -> None:
+    """config/model.py refuses float16 for Gemma 2, and the worker bfloat16 below 8.0."""
+    model = {**LLAMA, "model_type": model_type, "architectures": [architecture], "head_dim": 128}
+    error = ask(None, capability, model=model, dtype=dtype).trace.error
+    assert error is not None and error.hint == hint
+
+
+def test_an_fp8_cache_that_the_checkpoint_asks_for_is_dropped_by_a_dtype() -> None:
+    """With kv_cache_scheme, --kv-cache-dtype auto is the FP8 cache that Triton refuses at 8.0."""
+    quant = scheme("ct-fp8-dynamic") | {"kv_cache_scheme": KV}
+    options = {"attention_backend": "TRITON_ATTN"}
+    error = ask(quant, "8.0", **options).trace.error
+    assert error is not None
+    assert error.hint == "Drop the FP8 KV cache here: --kv-cache-dtype bfloat16."
+    assert ask(quant, "8.0", kv_cache_dtype="bfloat16", **options).trace.error is None
 
 
 def test_the_lowest_gpu_whose_backend_takes_the_layer() -> None:

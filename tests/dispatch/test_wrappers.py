@@ -38,6 +38,29 @@ def test_a_tower_without_rows_is_not_known() -> None:
         model_structure(Checkpoint("x", "mapping", config))
 
 
+@pytest.mark.parametrize(("model", "tower", "hidden", "intermediate", "layers"), [
+    ("llava15", {"model_type": "pixtral"}, 1024, 4096, 23),
+    ("llava15", {"model_type": "siglip_vision_model"}, 768, 3072, 11),
+    ("llava15", {}, 768, 3072, 11),
+    ("llava15", None, 1024, 4096, 23),
+    ("qwen25vl", {"hidden_size": 1280}, 1280, 3420, 32),
+    ("qwen25vl", None, 3584, 3420, 32),
+    ("qwen3vl", {"depth": 2}, 1152, 4304, 2)])
+def test_a_towers_class_fills_in_its_sizes(
+    model: str, tower: Any, hidden: int, intermediate: int, layers: int
+) -> None:
+    """LlavaConfig and the vision configs of Transformers 5.19.0; the engine's layers have these
+    sizes. LLaVA reads the second last of its tower's layers."""
+    architecture = {"qwen25vl": "Qwen2_5_VLForConditionalGeneration",
+                    "qwen3vl": "Qwen3VLForConditionalGeneration"}.get(model)
+    config = {**(grid_models()[architecture][0] if architecture else wrapped(model))}
+    del config["vision_config"]
+    sizes = model_structure(Checkpoint("x", "mapping", {
+        **config, **({} if tower is None else {"vision_config": tower})})).sizes
+    assert (sizes["vision_hidden"], sizes["vision_intermediate"], sizes["vision_layers"]) == (
+        hidden, intermediate, layers)
+
+
 @pytest.mark.parametrize(("feature_layer", "layers"), [(-1, 3), (-2, 2), (1, 1), ([-2, -3], 2)])
 def test_the_tower_ends_at_the_deepest_layer_that_is_read(
     feature_layer: int | list[int], layers: int

@@ -241,7 +241,7 @@ def test_findings_have_severity_stage_and_a_next_step() -> None:
     where = lines.index("  warning: the KV cache is FP8 but the checkpoint stores no k/v scales: "
                         "1.0 is used silently [scales in the checkpoint]")
     assert lines[where + 1] == (
-        "    next: Calibrate KV scales, or use --kv-cache-dtype auto.")
+        "    next: Calibrate KV scales, or use --kv-cache-dtype bfloat16.")
 
 
 # --why-not.

@@ -75,9 +75,10 @@ def _check_strategy(group: Group, experts: Experts, backend: str | None) -> None
     if backend in ("MARLIN", "BATCHED_MARLIN"):
         marlin_input_dtype(experts.context, experts.site)
     elif group.weights.strategy != "group":
+        forced = experts.context.facts["flag.moe_backend"] != "auto"
         raise refuse("layer assignment", "AssertionError", "", experts.prefix, WNA16_SOURCE,
-                     hint=f"The backend {backend} takes groups only; --moe-backend marlin takes "
-                     "channels.")
+                     hint=f"The backend {backend} takes groups only: "
+                     + ("drop --moe-backend." if forced else "quantize the experts in groups."))
 
 
 def _check_sizes(group: Group, size: int, experts: Experts) -> None:

@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any
 
 from quantplan.dispatch.predicates import PASS
+from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.vllm.context import refuse, trait
 from quantplan.dispatch.vllm.experts.ignore import experts_skipped
 from quantplan.dispatch.vllm.experts.mxfp4 import MXFP4
@@ -122,4 +123,4 @@ def check_blocks(block: Block, experts: Experts, backend: str | None, name: str)
             raise refuse("shapes under TP", "ValueError",
                          f"The {of} weight = {shard} is not divisible by weight quantization "
                          f"block_{letter} = {size}.", experts.prefix, SHAPE_SOURCE,
-                         hint="Use a tensor parallel size that leaves whole blocks.")
+                         hint=whole_pieces(experts.facts["moe.intermediate"], size, "blocks"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.plan import Experts
 
@@ -11,10 +12,11 @@ MX_BLOCK = 32
 
 def check_mxfp8(source: str, experts: Experts, backend: str | None, name: str) -> None:
     """Refuse sizes of one rank that are no whole groups of 32."""
-    for size, word in (("moe.hidden", "hidden_size"),
-                       ("moe.shard", "intermediate_size_per_partition")):
+    for size, word, whole in (
+            ("moe.hidden", "hidden_size", experts.facts["moe.hidden"]),
+            ("moe.shard", "intermediate_size_per_partition", experts.facts["moe.intermediate"])):
         if experts.facts[size] % MX_BLOCK:
             raise refuse("shapes under TP", "ValueError",
                          f"MXFP8 MoE requires {word} divisible by {MX_BLOCK}, got "
                          f"{experts.facts[size]}.", experts.prefix, f"{source}.create_weights",
-                         hint="Choose another tensor parallel size.")
+                         hint=whole_pieces(whole, MX_BLOCK, "groups"))
