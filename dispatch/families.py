@@ -53,7 +53,7 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
         tuple(family.get("replaced", ())), family.get("mapper", True),
         bool(family.get("sequence_parallel")), family.get("packed_outside"),
         family.get("act_says", Structure._field_defaults["acts_said"]),
-        left_out(given, family),
+        left_out(given, family), bool(family.get("kv_heads_said")),
     )
 
 

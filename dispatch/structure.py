@@ -125,7 +125,8 @@ class Structure(NamedTuple):
     `sequence_parallel` that its experts can split tokens over tensor parallel ranks;
     `packed_outside` is `packed` as the engine has it while it builds the other stacks than the
     language model's, None where that is the same; `acts_said` is how the class words
-    `accepted_acts`; `left_out` notes the sizes that config.json leaves to its class.
+    `accepted_acts`; `left_out` notes the sizes that config.json leaves to its class;
+    `kv_heads_said` that its projections say in words which heads do not divide over the ranks.
     """
 
     architecture: str
@@ -151,6 +152,7 @@ class Structure(NamedTuple):
     packed_outside: Mapping[str, tuple[str, ...]] | None = None
     acts_said: str = "silu is supported for now"
     left_out: Note | None = None
+    kv_heads_said: bool = False
 
     def module_of(self, path: str, index: int | None = None) -> Module:
         """Return the module that stands at a concrete or starred layer path in layer `index`."""

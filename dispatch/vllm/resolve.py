@@ -187,13 +187,23 @@ ONE_COLUMN = "ColumnParallelLinear"
 
 def _check_division(context: Context, site: Site) -> None:
     if not site.shard.divides:
-        text = ""
-        if site.module.split in ("row", "vocab") or site.module.module == ONE_COLUMN:
-            whole = site.shard.k_full if site.module.split == "row" else site.shard.n_full
-            text = f"{whole} is not divisible by {context.deployment.tp}"
-        raise refuse("shapes under TP", "AssertionError", text, site.module_path,
+        raise refuse("shapes under TP", "AssertionError", _undivided(context, site),
+                     site.module_path,
                      "model_executor/layers/linear.py",
                      hint="Choose a tensor parallel size that divides this layer.")
+
+
+def _undivided(context: Context, site: Site) -> str:
+    """Return what distributed/utils.py:ensure_divisibility says, nothing where a class asserts
+    first."""
+    module, tp = site.module, context.deployment.tp
+    if module.heads is not None and context.structure.kv_heads_said:
+        more, less = sorted((module.heads.kv, tp), reverse=True)
+        return f"{more} is not divisible by {less}"
+    if module.split in ("row", "vocab") or module.module == ONE_COLUMN:
+        whole = site.shard.k_full if module.split == "row" else site.shard.n_full
+        return f"{whole} is not divisible by {tp}"
+    return ""
 
 
 def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:

@@ -18,6 +18,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "deep_gemm": ("deep_gemm", "vllm.third_party.deep_gemm"),
     "humming": ("humming",),
     "cutedsl": ("cutlass",),
+    "flash_attn_4": ("vllm.vllm_flash_attn.cute",),
     **{name: (name,) for name in (
         "triton_kernels", "tilelang", "quack", "tokenspeed_mla", "conch", "b12x", "fbgemm_gpu",
         "quark", "torchao", "deep_ep", "helion", "aiter", "bitsandbytes")},
@@ -25,7 +26,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 """Library -> the packages that it is. FlashInfer's kernels make flashinfer-python usable."""
 
 UNSAID: Mapping[str, str | None] = {
-    "flashinfer_installed": "flashinfer", "quack": None, "tokenspeed_mla": None}
+    "flashinfer_installed": "flashinfer", "quack": None, "tokenspeed_mla": None,
+    "flash_attn_4": None}
 """Libraries that a question need not name -> the library that brings them along; None: the wheel's
 metadata requires them."""
 
