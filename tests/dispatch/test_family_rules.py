@@ -134,6 +134,31 @@ def test_methods_of_measured_shapes_are_replaced() -> None:
                      *(("KimiK3LowLatencyLinearMethod", shape) for shape in linear)}
 
 
+def test_minimax_m3_computes_swigluoai_only() -> None:
+    """models/minimax_m3/nvidia/model.py:MiniMaxM3MLP, after it has built down_proj."""
+    config = grid_models()["MiniMaxM3SparseForConditionalGeneration"][0]
+    text = {**config["text_config"], "hidden_act": "silu"}
+    error = explain({**config, "text_config": text}, engine_version="0.32.0", capability=90
+                    ).trace.error
+    assert error is not None and error.message == (
+        "Unsupported activation: silu. Only swigluoai is supported.")
+
+
+@pytest.mark.parametrize(("architecture", "tp", "message"), [
+    ("GlmForCausalLM", 2, "3 is not divisible by 2"), ("GlmForCausalLM", 4, "4 is not divisible by 3"),
+    ("LlamaForCausalLM", 2, "")])
+def test_who_says_which_heads_do_not_divide(architecture: str, tp: int, message: str) -> None:
+    """Llama's own attention asserts without words; Transformers' GLM leaves it to
+    QKVParallelLinear."""
+    model_type = {"GlmForCausalLM": "glm", "LlamaForCausalLM": "llama"}[architecture]
+    config = {"architectures": [architecture], "model_type": model_type, "hidden_size": 1536,
+              "intermediate_size": 5632, "num_hidden_layers": 2, "num_attention_heads": 12,
+              "num_key_value_heads": 3, "head_dim": 128, "vocab_size": 32064,
+              "hidden_act": "silu", "max_position_embeddings": 4096, "torch_dtype": "bfloat16"}
+    error = explain(config, engine_version="0.32.0", capability=90, tp=tp).trace.error
+    assert error is not None and error.message == message
+
+
 @pytest.mark.parametrize(("experts", "mlp"), [
     (1, "feed_forward.gate_up_proj"), (2, "feed_forward.experts.routed_experts")])
 def test_jamba_with_one_expert_has_none(experts: int, mlp: str) -> None:

@@ -141,7 +141,10 @@ found = {name: importlib.util.find_spec(name) is not None
 print(found)
 import flashinfer.gemm
 print(flashinfer.gemm.anything.__module__)
-shelf.stock({"flashinfer": False, "flashinfer_installed": True})
+fa4 = "vllm.vllm_flash_attn.cute.interface"
+print(shelf.find_spec(fa4) is not None)
+shelf.stock({"flashinfer": False, "flashinfer_installed": True, "flash_attn_4": False})
+print(shelf.find_spec(fa4) is not None)
 print([importlib.util.find_spec(name) is not None for name in ("flashinfer", "flashinfer_cubin")])
 """
 
@@ -151,7 +154,7 @@ def test_packages_are_there_as_the_question_says() -> None:
                           check=True, timeout=60)
     assert done.stdout.splitlines() == [
         "{'flashinfer': True, 'flashinfer_cubin': True, 'deep_gemm': False, 'conch': False, "
-        "'quack': True, 'yaml': True}", "stand_in.flashinfer.gemm", "[True, False]"]
+        "'quack': True, 'yaml': True}", "stand_in.flashinfer.gemm", "True", "False", "[True, False]"]
 
 
 def test_groups_and_streams_take_every_call() -> None:
