@@ -145,7 +145,8 @@ def test_minimax_m3_computes_swigluoai_only() -> None:
 
 
 @pytest.mark.parametrize(("architecture", "tp", "message"), [
-    ("GlmForCausalLM", 2, "3 is not divisible by 2"), ("GlmForCausalLM", 4, "4 is not divisible by 3"),
+    ("GlmForCausalLM", 2, "3 is not divisible by 2"),
+    ("GlmForCausalLM", 4, "4 is not divisible by 3"),
     ("LlamaForCausalLM", 2, "")])
 def test_who_says_which_heads_do_not_divide(architecture: str, tp: int, message: str) -> None:
     """Llama's own attention asserts without words; Transformers' GLM leaves it to

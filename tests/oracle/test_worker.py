@@ -154,7 +154,8 @@ def test_packages_are_there_as_the_question_says() -> None:
                           check=True, timeout=60)
     assert done.stdout.splitlines() == [
         "{'flashinfer': True, 'flashinfer_cubin': True, 'deep_gemm': False, 'conch': False, "
-        "'quack': True, 'yaml': True}", "stand_in.flashinfer.gemm", "True", "False", "[True, False]"]
+        "'quack': True, 'yaml': True}", "stand_in.flashinfer.gemm", "True", "False",
+        "[True, False]"]
 
 
 def test_groups_and_streams_take_every_call() -> None:
