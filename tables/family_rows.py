@@ -189,7 +189,8 @@ FAMILY: Row = {
     "skeletons": Field("list", "the module lists that it follows, in the order in which the "
                        "engine builds them", of=Field("text", "a skeleton")),
     "kv_heads_said": Field("flag", "whether the class leaves it to its projection to say, in "
-                           "words, that key-value heads do not divide over the ranks", required=False),
+                           "words, which key-value heads do not divide over the ranks",
+                           required=False),
     "sequence_parallel": Field("flag", "whether its experts can split tokens, not weights, over "
                                "tensor parallel ranks (use_sequence_parallel_moe)",
                                required=False),
