@@ -31,3 +31,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"quantplan.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'quantplan' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return list(__all__)
