@@ -48,7 +48,10 @@ def compiled(pattern: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            warnings.simplefilter("error", DeprecationWarning)  # an error from Python 3.11 on
             return re.compile(pattern)
+    except DeprecationWarning as late_flags:
+        raise _not_known(pattern, str(late_flags)[:80]) from None
     except (re.error, ValueError, OverflowError, RecursionError) as error:
         words = str(error)
         surely_bad = words.startswith(BAD_TO_BOTH) and not POSSESSIVE.search(pattern)
