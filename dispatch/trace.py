@@ -170,6 +170,14 @@ class Refusal(Exception):  # noqa: N818 - an answer on its way up, not a fault o
         super().__init__(error.message)
 
 
+def refuse(  # noqa: PLR0917 - mirrors the fields of EngineError
+    stage: str, kind: str, message: str, layer: str | None = None, source: str | None = None,
+    hint: str | None = None, selection: Selection | None = None,
+) -> Refusal:
+    """Return the exception that ends a resolution with what the engine would raise."""
+    return Refusal(EngineError(stage, kind, message, layer, source, hint, selection))
+
+
 class Method(NamedTuple):
     """How the quantization method's name was found, and the config class that serves it."""
 
@@ -202,5 +210,5 @@ class Trace(NamedTuple):
 __all__ = [
     "FAIL", "PASS", "SEVERITIES", "STAGES", "UNKNOWN", "Alternative", "Candidate", "Check",
     "EngineError", "Finding", "Layer", "Method", "Refusal", "Selection", "Step", "Trace",
-    "TunedFile",
+    "TunedFile", "refuse",
 ]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import applies
-from quantplan.dispatch.trace import Layer, Refusal, Selection, Step
+from quantplan.dispatch.trace import Layer, Refusal, Selection, Step, refuse
 from quantplan.dispatch.vllm import kv_cache
 from quantplan.dispatch.vllm.attention_args import argument_facts
 from quantplan.dispatch.vllm.attention_backends import refusal, select, without_code
 from quantplan.dispatch.vllm.attention_facts import attention_facts
 from quantplan.dispatch.vllm.attention_remedy import remedy
-from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.vllm.context import Context, Site
 from quantplan.dispatch.vllm.mla import prefill_backend
 from quantplan.dispatch.vllm.serving import Serving
 from quantplan.tables.errors import NotKnownError

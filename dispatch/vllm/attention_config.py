@@ -8,7 +8,8 @@ from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.predicates import fill
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Table
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, trait
 from quantplan.dispatch.vllm.fields import Config, names, need
 from quantplan.dispatch.vllm.headers import assumed_plain, unquantized_modules
 from quantplan.dispatch.vllm.ignore import is_skipped

@@ -6,16 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantplan.dispatch.trace import Selection
+from quantplan.dispatch.trace import Selection, refuse
 from quantplan.dispatch.vllm import ct_embedding, ct_integers
-from quantplan.dispatch.vllm.context import (
-    Assignment,
-    Context,
-    Site,
-    refuse,
-    served_by,
-    trait,
-)
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, served_by, trait
 from quantplan.dispatch.vllm.ct_args import read_args
 from quantplan.dispatch.vllm.ct_layers import assign_group, check_capability
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from quantplan.dispatch.structure import Structure
-from quantplan.dispatch.trace import Layer
-from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.trace import Layer, refuse
+from quantplan.dispatch.vllm.context import Context, Site
 from quantplan.dispatch.vllm.experts.mega import check_native
 
 Rule = Callable[[Context, Site], None]

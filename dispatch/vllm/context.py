@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.environment import library_facts, variable_facts
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import TEXT, Module, Structure
-from quantplan.dispatch.trace import EngineError, Finding, Refusal, Selection
-from quantplan.dispatch.vllm.environment import library_facts, variable_facts
+from quantplan.dispatch.trace import Finding
 from quantplan.tables.engine_loading import versions_with
 
 Table = Mapping[str, Any]
@@ -136,11 +136,3 @@ def served_by(name: str) -> str:
     """Return the versions whose table has a true trait of that name, for hints of refusals."""
     found = versions_with("vllm", name)
     return " or ".join(f"vLLM {version}" for version in found) or "another version"
-
-
-def refuse(  # noqa: PLR0917 - mirrors the fields of EngineError
-    stage: str, kind: str, message: str, layer: str | None = None, source: str | None = None,
-    hint: str | None = None, selection: Selection | None = None,
-) -> Refusal:
-    """Return the exception that ends a resolution with what the engine would raise."""
-    return Refusal(EngineError(stage, kind, message, layer, source, hint, selection))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.fields import bad_config
 from quantplan.dispatch.vllm.torch_dtypes import printed
 from quantplan.tables.errors import CheckpointError

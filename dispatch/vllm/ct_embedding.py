@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.trace import Finding, Refusal
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.trace import Finding, Refusal, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.ct_layers import assign_group
 from quantplan.dispatch.vllm.ct_schemes import Group
 from quantplan.dispatch.vllm.ct_targets import CtFields, group_of

@@ -8,8 +8,8 @@ from typing import Any
 
 from quantplan.dispatch.predicates import applies, show
 from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.trace import Finding, Selection
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.trace import Finding, Selection, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
 from quantplan.dispatch.vllm.integers import (
     act_words,

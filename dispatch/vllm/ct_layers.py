@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import fill
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm import ct_integers, fp8, nvfp4
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.ct_schemes import Group, joined, scheme_of
 
 Row = Mapping[str, Any]

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import applies
-from quantplan.dispatch.vllm.context import Table, refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Table, trait
 from quantplan.dispatch.vllm.ct_args import Args
 
 SOURCE = ("model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:"

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm import fp8, modelopt
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config
 from quantplan.dispatch.vllm.ignore import is_skipped
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quantplan.dispatch.facts import Checkpoint, Gpu
-from quantplan.dispatch.trace import EngineError
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import EngineError, refuse
+from quantplan.dispatch.vllm.context import Table
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 

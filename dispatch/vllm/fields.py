@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
 
 Config = Mapping[str, Any]

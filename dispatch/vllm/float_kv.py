@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.vllm.context import Context, refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Context, trait
 from quantplan.dispatch.vllm.kv_cache import configured
 
 TRAIT = "float_kv_is_the_models"

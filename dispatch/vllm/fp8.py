@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.ignore import is_skipped
 from quantplan.dispatch.vllm.integers import marlin_input_dtype

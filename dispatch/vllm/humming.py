@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.environment import readable
 from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.renames import rename
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
-from quantplan.dispatch.vllm.environment import readable
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.humming_layer import SOURCE, Schemas, build, linear_of
 from quantplan.tables.errors import CheckpointError, UsageError

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from quantplan.dispatch.trace import Finding
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.trace import Finding, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation, number
 from quantplan.dispatch.vllm.humming_findings import METHOD
 from quantplan.dispatch.vllm.humming_inputs import Given, check_tensors, input_schema

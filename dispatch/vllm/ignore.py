@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from quantplan.dispatch.predicates import fill
-from quantplan.dispatch.vllm.context import Table, refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Table, trait
 from quantplan.dispatch.vllm.expressions import search
 
 Packed = Mapping[str, Sequence[str]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.trace import Finding
-from quantplan.dispatch.vllm.context import Context, Site, refuse
-from quantplan.dispatch.vllm.environment import readable
+from quantplan.dispatch.environment import readable
+from quantplan.dispatch.trace import Finding, refuse
+from quantplan.dispatch.vllm.context import Context, Site
 
 INPUT_SOURCE = (
     "model_executor/layers/quantization/utils/marlin_utils.py:get_marlin_input_dtype")

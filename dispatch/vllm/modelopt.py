@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, trait
 from quantplan.dispatch.vllm.fields import Config
 from quantplan.dispatch.vllm.ignore import Packed, is_excluded
 from quantplan.dispatch.vllm.modelopt_blocks import block_layer

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import PASS, UNKNOWN, evaluate
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.tables.errors import NotKnownError
 
 METHOD = "ModelOptBlockQuantLinearMethod"

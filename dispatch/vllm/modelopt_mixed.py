@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Table
 from quantplan.dispatch.vllm.fields import Config, bad_config
 from quantplan.dispatch.vllm.ignore import Packed
 from quantplan.tables.errors import CheckpointError

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
-from quantplan.dispatch.trace import Step
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import Step, refuse
+from quantplan.dispatch.vllm.context import Table
 from quantplan.dispatch.vllm.quant_config import (
     method_of,
     quantization_config,

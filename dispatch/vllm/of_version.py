@@ -7,7 +7,8 @@ from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.structure import ROUTER, Structure
-from quantplan.dispatch.vllm.context import Context, Table, refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Context, Table, trait
 from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.tables.errors import NotKnownError
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.trace import Finding, Selection
+from quantplan.dispatch.trace import Finding, Selection, refuse
 from quantplan.dispatch.vllm import fp8
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table
 from quantplan.dispatch.vllm.ct_layers import mxfp4_quant
 from quantplan.dispatch.vllm.online_args import OnlineArgs
 from quantplan.dispatch.vllm.online_layers import method_class

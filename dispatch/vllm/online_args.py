@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.config_file import kind
 from quantplan.dispatch.facts import Deployment
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Table
 from quantplan.dispatch.vllm.expressions import compiled
 from quantplan.tables.errors import CheckpointError, UsageError
 

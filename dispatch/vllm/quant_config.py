@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Table
 from quantplan.tables.errors import CheckpointError
 
 Config = Mapping[str, Any]

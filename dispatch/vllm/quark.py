@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.trace import Selection
+from quantplan.dispatch.trace import Selection, refuse
 from quantplan.dispatch.vllm import fp8, nvfp4
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.ct_layers import check_capability, mxfp4_quant
 from quantplan.dispatch.vllm.fields import Config
 from quantplan.dispatch.vllm.ignore import is_ignored

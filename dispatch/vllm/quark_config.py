@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch, fnmatchcase
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.fields import Config, bad_config
 from quantplan.tables.errors import CheckpointError
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quantplan.dispatch.predicates import applies
-from quantplan.dispatch.vllm.context import Table, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Table
 from quantplan.dispatch.vllm.quark_config import SOURCE, Rule
 from quantplan.tables.errors import CheckpointError
 

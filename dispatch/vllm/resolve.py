@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from quantplan.dispatch import pins
+from quantplan.dispatch.environment import readable
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.structure import Structure
@@ -19,22 +20,14 @@ from quantplan.dispatch.trace import (
     Refusal,
     Selection,
     Trace,
+    refuse,
 )
 from quantplan.dispatch.vllm import coverage
 from quantplan.dispatch.vllm.attention import attention_layer, with_attention
 from quantplan.dispatch.vllm.attention_config import backend_name, check_config, check_encoder
 from quantplan.dispatch.vllm.construction import check_class, check_rules, check_windows, replaced
-from quantplan.dispatch.vllm.context import (
-    Assignment,
-    Context,
-    Site,
-    Table,
-    at_site,
-    base_facts,
-    refuse,
-)
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, Table, at_site, base_facts
 from quantplan.dispatch.vllm.dtype import dtype_refused, resolve_dtype
-from quantplan.dispatch.vllm.environment import readable
 from quantplan.dispatch.vllm.experts.count import check_experts
 from quantplan.dispatch.vllm.experts.mega import check_model, native
 from quantplan.dispatch.vllm.findings import findings

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quantplan.dispatch.renames import renamed
-from quantplan.dispatch.trace import Selection
+from quantplan.dispatch.trace import Selection, refuse
 from quantplan.dispatch.vllm import modelopt_config
-from quantplan.dispatch.vllm.context import Assignment, Context, Site, at_site, refuse
+from quantplan.dispatch.vllm.context import Assignment, Context, Site, at_site
 from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod, class_of
 from quantplan.dispatch.vllm.online_args import OnlineArgs, check_some, given_args, served_args

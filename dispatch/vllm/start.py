@@ -9,8 +9,8 @@ from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.predicates import fill
-from quantplan.dispatch.trace import Finding
-from quantplan.dispatch.vllm.context import Context, Table, refuse
+from quantplan.dispatch.trace import Finding, refuse
+from quantplan.dispatch.vllm.context import Context, Table
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.near_names import did_you_mean, near_names
 from quantplan.tables.transformers_rows import (

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Assignment, Context, Site, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, bad_config, names
 from quantplan.tables.errors import CheckpointError, NotKnownError
 

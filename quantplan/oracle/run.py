@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from quantplan.api import explain
+from quantplan.dispatch.environment import library_facts
 from quantplan.dispatch.gpu import capability_gpu
-from quantplan.dispatch.vllm.environment import library_facts
 from quantplan.oracle.cases import Case
 from quantplan.oracle.compare import Difference, differences
 from quantplan.oracle.engine_process import EngineProcess, Where

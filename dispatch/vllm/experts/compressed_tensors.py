@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from quantplan.dispatch.predicates import applies
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.ct_schemes import Group, group_facts
 from quantplan.dispatch.vllm.ct_targets import CtFields, group_of
 from quantplan.dispatch.vllm.experts.ct_integers import w4a8_fp8, w4a8_int8, wna16

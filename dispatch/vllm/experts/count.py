@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.vllm.context import Context, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Context
 
 
 def check_experts(context: Context) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quantplan.dispatch.vllm.context import refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import trait
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
 from quantplan.dispatch.vllm.experts.integers import SYMMETRY, integer_facts, marlin_fits
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from quantplan.dispatch.environment import readable
 from quantplan.dispatch.facts import Deployment
-from quantplan.dispatch.vllm.context import Context, Site, refuse, trait
-from quantplan.dispatch.vllm.environment import readable
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Context, Site, trait
 from quantplan.dispatch.vllm.experts.mega import splits_tokens
 from quantplan.dispatch.vllm.experts.plan import Experts
 from quantplan.dispatch.vllm.experts.routing import routing_method

@@ -7,8 +7,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm import deepseek_v4
-from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts import fp8
 from quantplan.dispatch.vllm.experts.ignore import experts_skipped
 from quantplan.dispatch.vllm.experts.modelopt import PLANS

@@ -9,7 +9,8 @@ from typing import Any
 
 from quantplan.dispatch.predicates import PASS
 from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.vllm.context import refuse, trait
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import trait
 from quantplan.dispatch.vllm.experts.ignore import experts_skipped
 from quantplan.dispatch.vllm.experts.mxfp4 import MXFP4
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized

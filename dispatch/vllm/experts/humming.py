@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm import humming
-from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
 from quantplan.dispatch.vllm.humming_activation import Asked, Input, eight_bits, runtime
 from quantplan.dispatch.vllm.humming_inputs import check_tensors

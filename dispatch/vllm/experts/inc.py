@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm import inc
-from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.humming import integer_plan
 from quantplan.dispatch.vllm.experts.integers import (
     marlin_awq,

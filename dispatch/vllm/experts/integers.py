@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import PASS, evaluate
-from quantplan.dispatch.trace import EngineError, Refusal
+from quantplan.dispatch.trace import EngineError, Refusal, refuse
 from quantplan.dispatch.vllm import awq, gptq, moe_wna16
-from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.ignore import part_named
 from quantplan.dispatch.vllm.experts.plan import Experts, Plan, unquantized
 from quantplan.dispatch.vllm.fields import Config

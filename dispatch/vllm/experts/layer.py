@@ -6,8 +6,8 @@ from typing import Any
 
 from quantplan.dispatch.candidates import check_readable
 from quantplan.dispatch.predicates import applies, fill
-from quantplan.dispatch.trace import Layer, Refusal
-from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.trace import Layer, Refusal, refuse
+from quantplan.dispatch.vllm.context import Context, Site
 from quantplan.dispatch.vllm.coverage import check_experts, check_kernel
 from quantplan.dispatch.vllm.experts.facts import experts_of
 from quantplan.dispatch.vllm.experts.order import BackendError

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from quantplan.dispatch.predicates import fill
-from quantplan.dispatch.vllm.context import Context, Site, refuse
+from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.vllm.context import Context, Site
 
 SOURCE = "models/deepseek_v4/nvidia/model.py:DeepseekV4MoE"
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.experts.plan import Experts
 
 MX_BLOCK = 32

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import fill
-from quantplan.dispatch.vllm.context import refuse
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.experts.fp8 import dynamic_act, sized_plan, tensor_plan
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, After, Experts, Plan, unquantized
 from quantplan.dispatch.vllm.online import BLOCK

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantplan.dispatch.predicates import fill
+from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm import quark
-from quantplan.dispatch.vllm.context import refuse
 from quantplan.dispatch.vllm.experts.fp8 import check_blocks
 from quantplan.dispatch.vllm.experts.integers import check_halved, integer_facts
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
