@@ -165,7 +165,11 @@ def _first_failure(checks: list[Check]) -> str | None:
 
 
 def kernel_ids(table: Row) -> list[str]:
-    """Return the kernel classes, attention backends and experts classes of an engine table."""
+    """Return the kernel classes, attention backends and experts classes of an engine table; the
+    operators of SGLang's."""
+    if "operators" in table:
+        return sorted({f"{row['kernel']} ({row['id']})" for part in table["operators"].values()
+                       for row in part["operators"]})
     return [*table["kernels"], *table["attention"]["backends"], *table["experts_classes"]]
 
 

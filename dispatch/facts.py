@@ -114,6 +114,7 @@ class Deployment(NamedTuple):
     mm_encoder_attn_dtype: str | None = None
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     block_size: int | None = None
+    fp8_gemm_backend: str = "auto"
     env: Mapping[str, str] = {}
     libs: Mapping[str, bool | str | None] = {}
 

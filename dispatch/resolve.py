@@ -21,4 +21,8 @@ def resolve(
         from quantplan.dispatch.vllm.resolve import resolve as resolve_vllm
 
         return resolve_vllm(checkpoint, table, gpu, deployment)
-    raise NotKnownError(f"no resolver for engine {table['engine']}", wanted="vllm")
+    if table["engine"] == "sglang":
+        from quantplan.dispatch.sglang.resolve import resolve as resolve_sglang
+
+        return resolve_sglang(checkpoint, table, gpu, deployment)
+    raise NotKnownError(f"no resolver for engine {table['engine']}", wanted="vllm or sglang")

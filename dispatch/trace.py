@@ -116,7 +116,9 @@ class Layer(NamedTuple):
     `moe_backend` is the backend of routed experts (UNKNOWN where facts that are not known decide),
     None for other layers; `weights` counts their weights on one rank. `note` is what is known to
     come of it later. `asked` is how the checkpoint wants activations quantized. `tuned` is the file
-    of tile sizes that the kernel looks for, where the GPU's name is known.
+    of tile sizes that the kernel looks for, where the GPU's name is known. `fused` says whether
+    an SGLang operator applies scales in the product itself, `kernel_backend` what it is called
+    with; None: that is no question.
     """
 
     path: str
@@ -138,6 +140,8 @@ class Layer(NamedTuple):
     note: Finding | None = None
     asked: str | None = None
     tuned: TunedFile | None = None
+    fused: bool | None = None
+    kernel_backend: str | None = None
 
     @property
     def weighted(self) -> bool:

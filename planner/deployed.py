@@ -39,6 +39,9 @@ def deployed_budget(
     Raises UsageError when no memory is known, EngineRefusalError when the engine refuses what
     cannot be weighed either, and what make_budget and resolve raise.
     """
+    if table["engine"] != "vllm":
+        raise NotKnownError(f"the memory budget of {table['engine']}", wanted="vllm",
+                            hint="`quantplan explain` answers for it.")
     check_kv_flag(table, deployment.kv_cache_dtype)
     memory_bytes, source, kind = _memory(gpu, gpu_mem)
     device = gpu or Gpu("the GPU", ASSUMED_CAPABILITY)

@@ -16,6 +16,7 @@ from quantplan import __version__
 from quantplan.cli_options import (
     assume_nearest,
     deployment_options,
+    fp8_gemm_backend,
     model_options,
     selection_options,
 )
@@ -42,10 +43,11 @@ def quantplan() -> None:
 @quantplan.command(short_help="Kernel, mode and gates per layer, and why.")
 @model_options
 @deployment_options
-@click.option("--engine", "engines", multiple=True, metavar="vllm[@VERSION]",
-              help="Repeatable; default: every engine with a table, its default version.")
+@click.option("--engine", "engines", multiple=True, metavar="ENGINE[@VERSION]",
+              help="vllm or sglang; repeatable. Default: vllm, its default version.")
 @assume_nearest
 @selection_options
+@fp8_gemm_backend
 @click.option("--why-not", metavar="KERNEL", shell_complete=kernel_names,
               help="Every check of one kernel, layer by layer (text only).")
 @click.option("--verbose", "-v", is_flag=True, help="The whole trace.")

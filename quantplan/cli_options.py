@@ -71,6 +71,11 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+fp8_gemm_backend = click.option(
+    "--fp8-gemm-backend", default="auto", metavar="NAME", show_default=True,
+    help="As SGLang's flag.")
+
+
 assume_nearest = click.option(
     "--assume-nearest", is_flag=True,
     help="Answer for a version without a table from the nearest one; the answer says so.")

@@ -99,7 +99,7 @@ def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
 
 def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
     if not asked:
-        return [(name, None) for name in ENGINES if engine_versions(name)]
+        return [(ENGINES[0], None)]
     return [engine_named(text, "--engine") for text in asked]
 
 

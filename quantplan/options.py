@@ -9,7 +9,6 @@ from typing import Any
 from quantplan.dispatch.config_file import kind
 from quantplan.dispatch.facts import LIB_STATES
 from quantplan.tables.errors import UsageError
-from quantplan.tables.versions import engines
 
 ENGINES = ("vllm", "sglang")
 
@@ -32,7 +31,7 @@ def engine_named(text: str, option: str = "", bare: str | None = None) -> tuple[
         return bare, name
     if name.lower() not in ENGINES or (at and not version):
         raise UsageError(f"{option} {text}".strip(),
-                         wanted=f"{' or '.join(engines())}, with @VERSION if needed")
+                         wanted=f"{' or '.join(ENGINES)}, with @VERSION if needed")
     return name.lower(), version or None
 
 
@@ -135,7 +134,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "libs": ("a mapping of text to true, false, 'installed' or None", _states),
     **dict.fromkeys(("attention_config", "quantization_config"), ("a mapping of names", _named)),
     "kv_cache_dtype_skip_layers": ("a list of text", _names),
-    "block_size": ("a whole number from 1 up", _count),
+    "block_size": ("a whole number from 1 up", _count), "fp8_gemm_backend": ("a name", _text),
     **dict.fromkeys(("tp", "dp"), ("a whole number from 1 to 1024", _parallel)),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),

@@ -59,7 +59,8 @@ def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
     for layer in layers:
         key = (star_path(layer), layer.n, layer.k, layer.method, layer.scheme, layer.mode,
                layer.act, id(layer.selection), layer.kv_cache_dtype, layer.why, layer.moe_backend,
-               layer.module, layer.attn_backend, layer.prefill_backend)
+               layer.module, layer.attn_backend, layer.prefill_backend, layer.fused,
+               layer.kernel_backend)
         row = found.setdefault(key, (layer, []))
         if layer.layer_index is not None:
             row[1].append(layer.layer_index)
@@ -100,7 +101,8 @@ def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
         "mm_encoder_attn_backend": deployment.mm_encoder_attn_backend,
         "mm_encoder_attn_dtype": deployment.mm_encoder_attn_dtype,
         "kv_cache_dtype_skip_layers": list(deployment.kv_cache_dtype_skip_layers),
-        "block_size": deployment.block_size, "env": dict(deployment.env),
+        "block_size": deployment.block_size,
+        "fp8_gemm_backend": deployment.fp8_gemm_backend, "env": dict(deployment.env),
         "libs": dict(deployment.libs),
     }
 
@@ -144,6 +146,10 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
     if selection and layer.moe_backend is not None:
         row["experts"] = {"class": selection.kernel, "backend": layer.moe_backend,
                           "mode": layer.mode, "family": selection.family}
+    if layer.fused is not None:
+        row["fused"] = layer.fused
+    if layer.kernel_backend is not None:
+        row["kernel_backend"] = layer.kernel_backend
     if layer.prefill_backend is not None:
         row["prefill_backend"] = layer.prefill_backend
     return row

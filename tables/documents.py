@@ -1,4 +1,4 @@
-"""Which schema each table follows: the first folder of its name decides."""
+"""Which schema each table follows: the folder of its name decides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def overlay_row(name: str) -> Row:
 
 
 def _row(name: str, schemas: Mapping[str, tuple[str, str]]) -> Row:
-    folder = name.split("/", maxsplit=1)[0]
+    parts = name.split("/")
+    folder = next((f for f in ("/".join(parts[:2]), parts[0]) if f in schemas), parts[0])
     if folder not in schemas:
         raise TableError(f"tables/{name}.yaml: no schema for folder {folder!r}",
                          hint="Add one to tables/documents.py.")
@@ -31,7 +32,8 @@ def _row(name: str, schemas: Mapping[str, tuple[str, str]]) -> Row:
 
 
 SCHEMAS = {
-    "engines": ("engine_rows", "ENGINE_DOCUMENT"),
+    "engines/vllm": ("engine_rows", "ENGINE_DOCUMENT"),
+    "engines/sglang": ("sglang_rows", "SGLANG_DOCUMENT"),
     "families": ("family_rows", "FAMILY_DOCUMENT"),
     "formats": ("format_rows", "FORMAT_DOCUMENT"),
     "grid": ("grid_rows", "GRID_DOCUMENT"),

@@ -9,10 +9,14 @@ from typing import Any
 from quantplan.tables.load import read_table
 from quantplan.tables.versions import engine_versions, known_version
 
-KEYED = ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
-         "online_keys", "config_classes", "schemes", "quark_schemes", "families", "kernels",
-         "tuned_configs", "activation_sets", "experts_lists", "experts_classes",
-         "ct_experts", "quark_experts")
+KEYED: Mapping[str, tuple[str, ...]] = {
+    "vllm": ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
+             "online_keys", "config_classes", "schemes", "quark_schemes", "families", "kernels",
+             "tuned_configs", "activation_sets", "experts_lists", "experts_classes",
+             "ct_experts", "quark_experts"),
+    "sglang": ("traits", "libraries", "environment", "methods", "operators", "fp8_backends"),
+}
+"""Engine -> the lists of its tables that rules read by id."""
 
 
 @cache
@@ -33,8 +37,10 @@ def versions_with(engine: str, trait: str) -> list[str]:
 
 def keyed(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an engine version's table as rules read it: lists of rows as maps by id."""
-    lists = {name: {row["id"]: row for row in whole_rows(content[name])} for name in KEYED}
-    return {**content, **lists, "attention": keyed_attention(content["attention"])}
+    lists = {name: {row["id"]: row for row in whole_rows(content[name])}
+             for name in KEYED[content["engine"]]}
+    parts = {"attention": keyed_attention(content["attention"])} if "attention" in content else {}
+    return {**content, **lists, **parts}
 
 
 def whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -20,6 +20,7 @@ from quantplan.tables.load import (
 )
 from quantplan.tables.mode_rows import modes
 from quantplan.tables.moe_laws import MOE_FACTS, MOE_LAWS, moe_conditions, moe_requirements
+from quantplan.tables.sglang_laws import SGLANG_LAWS
 from quantplan.tables.tuned_rows import TUNED_LAWS, tuned_conditions
 
 Engine = Mapping[str, Any]
@@ -49,7 +50,7 @@ def check_table(name: str) -> list[str]:
         value = parse_table(name, *read_sources(name))
     except TableError as error:
         return [str(error)]
-    laws = (*ENGINE_LAWS, *MOE_LAWS, *TUNED_LAWS) if name.startswith("engines/") else ()
+    laws = next((laws for folder, laws in LAWS.items() if name.startswith(folder)), ())
     found = [f"tables/{name}.yaml: {violation}" for law in laws for violation in law(value)]
     return [*found, *stale_compiled(name, compile_table(name), f"tables/{name}.yaml")]
 
@@ -225,3 +226,9 @@ ENGINE_LAWS: tuple[Law, ...] = (
     placeholders_are_facts, methods_have_classes, sources_name_files,
     coverage_is_known,
 )
+
+LAWS: Mapping[str, tuple[Law, ...]] = {
+    "engines/vllm/": (*ENGINE_LAWS, *MOE_LAWS, *TUNED_LAWS),
+    "engines/sglang/": (*SGLANG_LAWS, ids_are_unique, sources_name_files),
+}
+"""Where a table stands -> the laws of its kind."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.expressions import search
 from quantplan.dispatch.trace import Finding, refuse
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
-from quantplan.dispatch.vllm.expressions import search
 from quantplan.tables.errors import CheckpointError, NotKnownError
 
 FOLDER = "model_executor/layers/quantization/compressed_tensors/transform"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.expressions import search
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, served_by, trait
-from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.headers import assumed_plain, quantized_modules
 from quantplan.dispatch.vllm.ignore import partly_quantized

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.environment import readable
+from quantplan.dispatch.expressions import search
 from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.renames import rename
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
-from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.humming_layer import SOURCE, Schemas, build, linear_of
 from quantplan.tables.errors import CheckpointError, UsageError
 

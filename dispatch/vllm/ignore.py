@@ -8,10 +8,10 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
 
+from quantplan.dispatch.expressions import search
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table, trait
-from quantplan.dispatch.vllm.expressions import search
 
 Packed = Mapping[str, Sequence[str]]
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.expressions import finds
 from quantplan.dispatch.trace import Refusal, refuse
 from quantplan.dispatch.vllm import awq, fp8, gptq, humming_layer
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.ct_layers import mxfp4_quant
-from quantplan.dispatch.vllm.expressions import finds
 from quantplan.dispatch.vllm.inc_config import Group, IncFields, check, group_size, read
 from quantplan.dispatch.vllm.integers import integer_quant, marlin_input_dtype, marlin_unsupported
 

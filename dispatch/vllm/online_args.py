@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.config_file import kind
+from quantplan.dispatch.expressions import compiled
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table
-from quantplan.dispatch.vllm.expressions import compiled
 from quantplan.tables.errors import CheckpointError, UsageError
 
 OPTION = "--quantization-config"

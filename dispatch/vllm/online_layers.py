@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from quantplan.dispatch.expressions import search
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Context, Table
-from quantplan.dispatch.vllm.expressions import search
 from quantplan.dispatch.vllm.ignore import different_schemes
 from quantplan.dispatch.vllm.online_args import OnlineArgs, Spec
 

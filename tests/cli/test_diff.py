@@ -174,8 +174,8 @@ def test_json_on_the_command_line() -> None:
 @pytest.mark.parametrize("arguments, error, words", [
     (("--to", "sglang@0.5.22"), UsageError, "two engines; wanted two versions of one engine"),
     (("--to", "vllm@9.9.9"), NotKnownError, "no table for vllm 9.9.9"),
-    (("--to", "tgi@1"), UsageError, "--to tgi@1; wanted vllm"),
-    (("--to", "vllm@0.33.0", "--from", "x"), UsageError, "--from x; wanted vllm"),
+    (("--to", "tgi@1"), UsageError, "--to tgi@1; wanted vllm or sglang"),
+    (("--to", "vllm@0.33.0", "--from", "x"), UsageError, "--from x; wanted vllm or sglang"),
     (("--to", "vllm"), UsageError, "--from and --to are both vllm@0.32.0; wanted two of vllm@"),
     (("--to", "0.33.0", "--from", "vllm@0.33.0"), UsageError, "are both vllm@0.33.0"),
     ((), UsageError, "--to is missing; wanted the version to compare with: vllm@.*@0.33.0$"),

@@ -81,8 +81,8 @@ MODEL = "llama-3.1-8b"
                                            "`quantplan gpus` lists them"]),
     (["explain", MODEL, "--gpu", ""], ["no GPU is called ''"]),
     (["explain", MODEL, "--gpu", "x" * 200], ["cannot be one", "80 characters"]),
-    (["explain", MODEL, *GPU, "--engine", "trt"], ["--engine trt", "wanted vllm, with @VERSION"]),
-    (["explain", MODEL, *GPU, "--engine", ""], ["--engine", "wanted vllm, with @VERSION"]),
+    (["explain", MODEL, *GPU, "--engine", "trt"], ["--engine trt", "wanted vllm or sglang, with"]),
+    (["explain", MODEL, *GPU, "--engine", ""], ["--engine", "wanted vllm or sglang, with"]),
     (["explain", MODEL, *GPU, "--lib", "flashinfer"], ["--lib flashinfer", "NAME=on|off|unknown"]),
     (["explain", MODEL, *GPU, "--lib", "flashinfer=yes"], ["--lib flashinfer=yes",
                                                            "on, off, unknown, installed"]),
@@ -235,14 +235,20 @@ def test_not_known(run: Any, arguments: list[str], parts: list[str]) -> None:
         assert part in line
 
 
-def test_an_engine_without_any_table_names_those_with_one(run: Any) -> None:
-    """What is wanted are engines that have a table, not "no version of it"."""
-    from quantplan.tables.versions import engine_versions
-
-    if engine_versions("sglang"):
-        return
-    line = one_line(run("explain", MODEL, *GPU, "--engine", "sglang"), 4, "not-known")
-    assert line.startswith("no table for sglang; wanted vllm. Name")
+@pytest.mark.parametrize("arguments, kind, code, words", [
+    (["explain", MODEL, *GPU, "--fp8-gemm-backend", "triton"], "usage", 2,
+     "--fp8-gemm-backend with vLLM; wanted flags of vLLM"),
+    (["explain", MODEL, *GPU, "--engine", "sglang", "--linear-backend", "triton"], "usage", 2,
+     "--linear-backend with SGLang; wanted flags of SGLang"),
+    (["explain", MODEL, *GPU, "--engine", "sglang", "--fp8-gemm-backend", "tritn"], "usage", 2,
+     "--fp8-gemm-backend tritn; wanted one of auto"),
+    (["budget", MODEL, "--gpu-mem", "24GiB", "--engine", "sglang"], "not-known", 4,
+     "the memory budget of sglang; wanted vllm"),
+])
+def test_what_one_engine_has_and_the_other_has_not(
+    run: Any, arguments: list[str], kind: str, code: int, words: str
+) -> None:
+    assert one_line(run(*arguments), code, kind).startswith(words)
 
 
 def test_an_unknown_family_is_named(run: Any, tmp_path: Path) -> None:

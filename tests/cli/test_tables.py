@@ -62,7 +62,7 @@ def test_diff_offers_no_option_that_it_has_not() -> None:
 @pytest.mark.parametrize("arguments, error, words", [
     (("vllm@0.32.0", "sglang@0.5.22"), UsageError, "two engines; wanted two versions of one"),
     (("vllm@0.32.0", "vllm@0.1"), NotKnownError, "no table for vllm 0.1"),
-    (("vllm@", "vllm@0.1"), UsageError, "vllm@; wanted vllm"),
+    (("vllm@", "vllm@0.1"), UsageError, "vllm@; wanted vllm or sglang"),
 ])
 def test_diff_of_what_cannot_be_compared(
     arguments: tuple[str, str], error: Any, words: str

@@ -92,7 +92,7 @@ def test_what_the_engine_cannot_be_asked_is_refused(arguments: list[str], said: 
      "libraries of this machine; wanted none: the engine finds them itself. With a capability a "
      "machine with these libraries is emulated."),
     (["--grid", "3", "--engine", "trt"],
-     "--engine trt; wanted vllm, with @VERSION if needed"),
+     "--engine trt; wanted vllm or sglang, with @VERSION if needed"),
     (["qwen2.5-0.5b", "--capability", "x"], "'x' is not a compute capability; wanted 6.0 to 12.1, "
      "such as 8.9 or 89. `quantplan gpus` shows the capability of every GPU it knows."),
 ])

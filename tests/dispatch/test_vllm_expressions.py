@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from quantplan.dispatch.vllm.expressions import search
+from quantplan.dispatch.expressions import search
 from quantplan.tables.errors import CheckpointError, NotKnownError
 
 NAME = "model.layers.0.self_attn.q_proj"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, ask, quantization, stored
+from quantplan.dispatch.expressions import search
 from quantplan.dispatch.time_limit import limited
-from quantplan.dispatch.vllm.expressions import search
 from quantplan.tables.errors import CheckpointError, QuantplanError, TableError
 
 from quantplan import explain

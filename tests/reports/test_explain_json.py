@@ -95,7 +95,7 @@ def test_the_question_is_repeated() -> None:
         "quantization_config": {}, "kv_cache_dtype": "fp8", "linear_backend": "cutlass",
         "moe_backend": "auto", "expert_parallel": False, "dp": 1, "attention_backend": None,
         "attention_config": {}, "mm_encoder_attn_backend": None, "mm_encoder_attn_dtype": None,
-        "kv_cache_dtype_skip_layers": [], "block_size": None,
+        "kv_cache_dtype_skip_layers": [], "block_size": None, "fp8_gemm_backend": "auto",
         "linear_backend_per_quant": {},
         "env": {"VLLM_USE_DEEP_GEMM": "0"}, "libs": {"flashinfer": False}}
     assert view["engine"] == {"name": "vllm", "version": "0.32.0"}

@@ -1,0 +1,119 @@
+"""AWQ checkpoints: Marlin where it serves the layer, else dequantized for every product
+(layers/quantization/awq/awq.py)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
+from quantplan.dispatch.shard import whole_pieces
+from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
+
+SOURCE = "layers/quantization/awq/awq.py:AWQConfig"
+SCHEME = "layers/quantization/awq/schemes/awq_linear.py:AWQLinearScheme.create_weights"
+SHAPES = "layers/quantization/marlin_utils.py:verify_marlin_supports_shape"
+PACK = 8
+"""4-bit values in a 32-bit word."""
+
+
+class AwqFields(NamedTuple):
+    """What AWQConfig and AWQMarlinConfig keep; `marlin` says which of them it is."""
+
+    marlin: bool
+    group_size: int
+    ignored: tuple[str, ...]
+    lm_head: bool
+
+
+def read(config: Config | None, context: Context) -> AwqFields:
+    """Return the fields, or refuse as the config class does."""
+    assert config is not None, "the class asks for a file first"
+    marlin = context.facts["quant.method"] == "awq_marlin"
+    keys = (("bits",), ("group_size",)) if marlin else (("w_bit", "bits"),
+                                                        ("q_group_size", "group_size"))
+    bits, group_size = (need(config, *key) for key in keys)
+    need(config, "zero_point")
+    if bits != 4:
+        raise refuse("config fields", "ValueError", "Currently, only 4-bit weight quantization is "
+                     f"supported for AWQ, but got {bits} bits.", None, SOURCE,
+                     hint="Serve a 4-bit AWQ checkpoint.")
+    return AwqFields(marlin, whole(group_size, "group_size"),
+                     names(given(config, "modules_to_not_convert"), "modules_to_not_convert"),
+                     bool(given(config, "lm_head", default=False)) and marlin)
+
+
+def kv_algo(fields: AwqFields) -> str | None:
+    """Return nothing: AWQ says nothing of the KV cache."""
+    return None
+
+
+def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer, of lm_head where the checkpoint quantizes it."""
+    head = site.module.split == "vocab"
+    if head and not (fields.lm_head and site.module.module == "ParallelLMHead"):
+        return None
+    if any(name in site.path for name in fields.ignored):
+        return unquantized("named in modules_to_not_convert")
+    if head:
+        raise refuse("layer assignment", "AttributeError", "'ParallelLMHead' object has no "
+                     "attribute 'output_size'", site.path,
+                     "layers/quantization/marlin_utils.py:check_marlin_supports_layer",
+                     hint="Serve a checkpoint that does not quantize lm_head.")
+    if fields.marlin and _marlin_fits(fields, context, site):
+        check_marlin_shape(context, site, fields.group_size)
+        return Assignment("AWQLinearMethod", "AWQMarlinLinearScheme", "marlin_w4")
+    _check_plain(fields, site)
+    return Assignment("AWQLinearMethod", "AWQLinearScheme", "awq",
+                      why="its whole shape is none of Marlin's" if fields.marlin else None)
+
+
+def _marlin_fits(fields: AwqFields, context: Context, site: Site) -> bool:
+    """Return whether Marlin serves the layer's whole shape: it is asked before the ranks cut it
+    (check_marlin_supports_layer)."""
+    row, cut = context.table["marlin"], site.shard
+    size = fields.group_size
+    return (cut.n_full % row["thread_n"] == 0 and cut.k_full % row["thread_k"] == 0
+            and (size >= cut.k_full or size == -1 or cut.k_full % size == 0))
+
+
+def check_marlin_shape(context: Context, site: Site, group_size: int) -> None:
+    """Refuse a rank's shard that Marlin does not serve."""
+    row, cut = context.table["marlin"], site.shard
+    size = cut.k_full if group_size == -1 else group_size
+    way_out = "Consider reducing tensor_parallel_size or running with --quantization gptq."
+    if cut.n % row["thread_n"]:
+        raise _refused(f"Weight output_size_per_partition = {cut.n} is not divisible by  "
+                       f"min_thread_n = {row['thread_n']}. {way_out}", site, cut.n_full,
+                       row["thread_n"], "tiles")
+    if cut.k % row["thread_k"]:
+        raise _refused(f"Weight input_size_per_partition = {cut.k} is not divisible by "
+                       f"min_thread_k = {row['thread_k']}. {way_out}", site, cut.k_full,
+                       row["thread_k"], "tiles")
+    if size < cut.k_full and cut.k % size:
+        raise _refused(f"Weight input_size_per_partition = {cut.k} is not divisible by "
+                       f"group_size = {size}. {way_out}", site, cut.k_full, size, "groups")
+
+
+def _refused(message: str, site: Site, features: int, size: int, pieces: str) -> Exception:
+    return refuse("shapes under TP", "ValueError", message, site.path, SHAPES,
+                  hint=whole_pieces(features, size, pieces))
+
+
+def _check_plain(fields: AwqFields, site: Site) -> None:
+    size, cut = fields.group_size, site.shard
+    if size < 1:
+        raise NotKnownError("plain AWQ kernels with group size -1",
+                            hint="The engine fails there while it makes the layer.")
+    for value, pieces, word in ((cut.k, size, "input"), (cut.n, PACK, "output")):
+        if value % pieces:
+            raise refuse("shapes under TP", "ValueError", f"The {word} size is not aligned with "
+                         "the quantized weight shape. This can be caused by too large tensor "
+                         "parallel size.", site.path, SCHEME,
+                         hint="Choose a smaller tensor parallel size.")
+
+
+def facts(fields: AwqFields) -> dict[str, Any]:
+    """Return the facts of the whole config."""
+    return {"quant.group_size": fields.group_size}

@@ -1,0 +1,82 @@
+"""What every SGLang step reads: the table, the question, and the facts that no layer changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.environment import library_facts, variable_facts
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.shard import Shard
+from quantplan.dispatch.structure import Module, Structure
+
+Table = Mapping[str, Any]
+
+
+class Context(NamedTuple):
+    """One question to one engine version; `facts` are those that hold for every layer, `packed` is
+    the model class's own packed_modules_mapping, which most classes lack."""
+
+    table: Table
+    checkpoint: Checkpoint
+    structure: Structure
+    gpu: Gpu
+    deployment: Deployment
+    dtype: str
+    facts: Mapping[str, Any]
+    packed: Mapping[str, tuple[str, ...]]
+
+
+class Site(NamedTuple):
+    """One layer about to be built: its path, the module and rank 0's shard."""
+
+    path: str
+    layer_index: int | None
+    module: Module
+    shard: Shard
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Return the layer's sizes as facts."""
+        cut = self.shard
+        return {"layer.n": cut.n, "layer.k": cut.k, "layer.n_full": cut.n_full,
+                "layer.k_full": cut.k_full}
+
+
+class Assignment(NamedTuple):
+    """What a config class decides for a layer: its method and scheme, the list of operators that
+    it chooses from (None: it has none) and the facts that these read; `why` says why it is not
+    quantized."""
+
+    method: str
+    scheme: str | None = None
+    operators: str | None = None
+    facts: Mapping[str, Any] = {}
+    why: str | None = None
+
+
+def unquantized(why: str) -> Assignment:
+    """Return the assignment of a linear layer that stays in 16 bits."""
+    return Assignment("UnquantizedLinearMethod", operators="unquantized", why=why)
+
+
+def base_facts(table: Table, gpu: Gpu, deployment: Deployment, dtype: str) -> dict[str, Any]:
+    """Return the facts that no layer changes: gpu.*, lib.*, env.*, dtype.model, fp8.backend.
+
+    Raises UsageError for an unknown library.
+    """
+    return {
+        "gpu.capability": gpu.capability, "gpu.family": gpu.capability // 10 * 10,
+        "gpu.capability_text": gpu.capability_text, "dtype.model": dtype,
+        "fp8.backend": fp8_backend(table, gpu, deployment.fp8_gemm_backend),
+        **library_facts(table["libraries"], deployment),
+        **variable_facts(table["environment"], deployment),
+    }
+
+
+def fp8_backend(table: Table, gpu: Gpu, asked: str) -> str:
+    """Return --fp8-gemm-backend as the scheduler leaves it: auto is rewritten on some GPUs."""
+    if asked != "auto":
+        return asked
+    return next((str(row["backend"]) for row in table["fp8_backend_rewrites"]
+                 if gpu.capability in row["capabilities"]), asked)

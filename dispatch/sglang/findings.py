@@ -1,0 +1,55 @@
+"""What starts and does not run as hoped, and what the command line refuses before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quantplan.dispatch.facts import Gpu
+from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Method
+
+WEIGHT_ONLY = "apply_fp8_marlin_linear"
+
+
+def findings(
+    table: Table, gpu: Gpu, method: Method, layers: tuple[Layer, ...], error: EngineError | None
+) -> tuple[Finding, ...]:
+    """Return the findings, errors first."""
+    found = [*_argparse(table, method), *_not_optimized(table, method),
+             *(() if error else (*_weight_only(gpu, layers), *_unfused(layers)))]
+    return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _argparse(table: Table, method: Method) -> Iterator[Finding]:
+    asked = method.requested
+    if asked is not None and asked not in table["quantization_choices"]:
+        yield Finding("flags", "error", "no-such-choice",
+                      f"the command line refuses --quantization {asked}: invalid choice", None,
+                      table["quantization_choices_source"])
+
+
+def _not_optimized(table: Table, method: Method) -> Iterator[Finding]:
+    row = table["methods"].get(method.resolved)
+    if row is not None and not row.get("optimized"):
+        yield Finding("method name", "warning", "not-optimized",
+                      f"the engine warns: {method.resolved} quantization is not fully optimized "
+                      "yet", None, table["names_source"])
+
+
+def _weight_only(gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    hit = next((x for x in layers if x.kernel == WEIGHT_ONLY), None)
+    if hit is not None:
+        yield Finding("mode and numerics", "warning", "fp8-weight-only",
+                      f"{hit.path}: FP8 weights run weight-only on Marlin on {gpu.capability_text}:"
+                      " activations stay in 16 bits", None,
+                      "layers/quantization/fp8_utils.py:can_auto_enable_marlin_fp8")
+
+
+def _unfused(layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    hit = next((x for x in layers if x.fused is False), None)
+    if hit is not None:
+        yield Finding("mode and numerics", "warning", "fp8-unfused",
+                      f"{hit.path}: one weight scale and a scale per token: torch._scaled_mm runs "
+                      "with unit scales into float32, and two products follow",
+                      "Serve a checkpoint with static activation scales, or one quantized per "
+                      "channel.", "layers/quantization/fp8_utils.py:_apply_fallback_scaled_mm")

@@ -1,0 +1,136 @@
+"""FP8 checkpoints and FP8 made while loading (layers/quantization/fp8.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.predicates import FAIL, evaluate
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
+from quantplan.dispatch.sglang.ignore import is_skipped
+from quantplan.dispatch.shard import whole_pieces
+from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import CheckpointError, NotKnownError
+
+SOURCE = "layers/quantization/fp8.py:Fp8Config"
+SHAPES = "layers/quantization/fp8.py:Fp8LinearMethod.validate_block_quant_shapes"
+SCHEMES = ("static", "dynamic")
+
+
+class Fp8Fields(NamedTuple):
+    """What Fp8Config keeps: whether weights are stored as FP8, the activation scheme, the names it
+    leaves alone, the block, the form of block scales, and the KV cache's algorithm."""
+
+    serialized: bool
+    act: str
+    ignored: tuple[str, ...]
+    block: tuple[int, int] | None = None
+    scale_format: str | None = None
+    kv_algo: str | None = None
+
+
+def read(config: Config | None, context: Context) -> Fp8Fields:
+    """Return the fields, or refuse as Fp8Config does; without a config all is made on loading."""
+    more = tuple(filter(None, map(str.strip, context.facts[
+        "env.SGLANG_FP8_IGNORED_LAYERS"].split(","))))
+    if config is None:
+        return Fp8Fields(False, "dynamic", more)
+    act = need(config, "activation_scheme")
+    if act not in SCHEMES:
+        raise refuse("config fields", "ValueError", f"Unsupported activation scheme {act}", None,
+                     SOURCE, hint="activation_scheme is static or dynamic.")
+    ignored = names(given(config, "ignored_layers", "modules_to_not_convert"), "ignored_layers")
+    both = [form for name in ignored for bare in (name.removeprefix("model."),)
+            for form in (bare, f"model.{bare}")]
+    kv_algo = given(config, "kv_cache_quant_algo")
+    return Fp8Fields(True, act, (*both, *more), _block(given(config, "weight_block_size"), act),
+                     given(config, "scale_fmt"), None if kv_algo is None else str(kv_algo))
+
+
+def _block(value: Any, act: str) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise CheckpointError("quantization config: weight_block_size", wanted="[rows, columns]",
+                              found=repr(value)[:60])
+    if len(value) != 2:
+        raise refuse("config fields", "ValueError", "The quantization block size of weight must "
+                     f"have 2 dimensions, but got {len(value)} dimensions.", None, SOURCE,
+                     hint="weight_block_size is [rows, columns].")
+    if act != "dynamic":
+        raise refuse("config fields", "ValueError", "The block-wise quantization only supports "
+                     f"dynamic activation scheme for now, but got {act} activation scheme.", None,
+                     SOURCE, hint="Block scales go with activation_scheme dynamic.")
+    rows, columns = (whole(size, "weight_block_size") for size in value)
+    if min(rows, columns) < 1:
+        raise CheckpointError("quantization config: weight_block_size",
+                              wanted="positive whole numbers", found=repr(value)[:60])
+    return rows, columns
+
+
+def kv_algo(fields: Fp8Fields) -> str | None:
+    """Return what the checkpoint says of the KV cache."""
+    return fields.kv_algo
+
+
+def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer; embeddings and lm_head are none of Fp8Config's."""
+    if site.module.split == "vocab":
+        return None
+    if is_skipped(context, site.path, fields.ignored):
+        return unquantized("named in the layers that Fp8Config leaves alone")
+    facts = _facts(fields)
+    _check_backend(fields, context, facts, site)
+    if fields.block is None:
+        return Assignment("Fp8LinearMethod", None, "fp8", facts)
+    _check_mxfp8_view(fields)
+    _check_block(fields.block, context, site)
+    return Assignment("Fp8LinearMethod", None, "fp8_block", facts)
+
+
+def _facts(fields: Fp8Fields) -> dict[str, Any]:
+    block = fields.block
+    return {"fp8.serialized": fields.serialized,
+            "fp8.act": "static" if fields.act == "static" else "per_token",
+            "fp8.block": "none" if block is None else f"{block[0]}/{block[1]}",
+            "fp8.block_k": 128 if block is None else block[1],
+            "fp8.scale_format": str(fields.scale_format)}
+
+
+def _check_backend(
+    fields: Fp8Fields, context: Context, facts: Mapping[str, Any], site: Site
+) -> None:
+    """Refuse a backend that this GPU does not have: asked for every layer, block or not, Marlin or
+    not, except where columns of blocks leave no choice."""
+    backend = context.table["fp8_backends"][context.facts["fp8.backend"]]
+    if fields.block is not None and fields.block[1] != 128:
+        return
+    for row in backend.get("requires", ()):
+        check = evaluate(row, {**context.facts, **facts}, backend["id"], "")
+        if check is not None and check.verdict == FAIL:
+            raise refuse("kernel selection", backend["type"], str(check.says), site.path,
+                         context.table["fp8_backends_source"],
+                         hint="Drop --fp8-gemm-backend, or choose one that this GPU has.")
+
+
+def _check_mxfp8_view(fields: Fp8Fields) -> None:
+    if fields.block and fields.block[1] == 32 and fields.scale_format == "ue8m0":
+        raise NotKnownError("block FP8 with 32 columns and ue8m0 scales",
+                            hint="Which MXFP8 kernel serves it is not in the table yet.")
+
+
+def _check_block(block: tuple[int, int], context: Context, site: Site) -> None:
+    """Refuse a block that does not divide what one rank holds."""
+    cut, tp = site.shard, context.deployment.tp
+    if tp > 1 and cut.k_full // cut.k == tp and cut.k % block[1]:
+        raise refuse("shapes under TP", "ValueError", f"Weight input_size_per_partition = {cut.k} "
+                     f"is not divisible by weight quantization block_k = {block[1]}.", site.path,
+                     SHAPES, hint=whole_pieces(cut.k_full, block[1], "blocks"))
+    split = tp > 1 and cut.n_full // cut.n == tp
+    for part in cut.parts if split or len(cut.parts) > 1 else ():
+        if part % block[0]:
+            raise refuse("shapes under TP", "ValueError", f"Weight output_partition_size = {part} "
+                         f"is not divisible by weight quantization block_n = {block[0]}.",
+                         site.path, SHAPES,
+                         hint=whole_pieces(part * (tp if split else 1), block[0], "blocks"))

@@ -1,0 +1,74 @@
+"""GPTQ checkpoints, which only Marlin serves (layers/quantization/gptq/gptq.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.expressions import search
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.fields import Config, given, need, whole
+from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import CheckpointError
+
+SOURCE = "layers/quantization/gptq/gptq.py:GPTQMarlinConfig"
+TYPES = ((4, True), (8, True))
+"""(bits, sym) that GPTQMarlinConfig.TYPE_MAP has."""
+
+
+class GptqFields(NamedTuple):
+    """What GPTQMarlinConfig keeps."""
+
+    bits: int
+    sym: bool
+    group_size: int
+    lm_head: bool
+    dynamic: Mapping[str, Mapping[str, Any]]
+
+
+def read(config: Config | None, context: Context) -> GptqFields:
+    """Return the fields, or refuse as the config class does."""
+    assert config is not None, "the class asks for a file first"
+    dynamic = given(config, "dynamic", default={}) or {}
+    if not isinstance(dynamic, Mapping):
+        raise CheckpointError("quantization config: dynamic", wanted="an object",
+                              found=repr(dynamic)[:60])
+    bits, group_size, _, sym = (need(config, key)
+                                for key in ("bits", "group_size", "desc_act", "sym"))
+    _check_type(bits, sym)
+    return GptqFields(bits, sym, whole(group_size, "group_size"),
+                      bool(given(config, "lm_head", default=False)), dynamic)
+
+
+def _check_type(bits: Any, sym: Any, path: str | None = None) -> None:
+    if (bits, sym) not in TYPES:
+        raise refuse("config fields" if path is None else "layer assignment", "ValueError",
+                     f"Unsupported quantization config: bits={bits}, sym={sym}", path, SOURCE,
+                     hint="Serve a symmetric checkpoint of 4 or 8 bits.")
+
+
+def kv_algo(fields: GptqFields) -> str | None:
+    """Return nothing: GPTQ says nothing of the KV cache."""
+    return None
+
+
+def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer, of lm_head where the checkpoint quantizes it."""
+    head = site.module.split == "vocab"
+    if head and not (fields.lm_head and site.module.module == "ParallelLMHead"):
+        return None
+    rule = _rule(fields, site.path)
+    if rule is None:
+        return None if head else unquantized("a rule of dynamic leaves it alone")
+    bits, sym = rule.get("bits", fields.bits), rule.get("sym", fields.sym)
+    _check_type(bits, sym, site.path)
+    return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}")
+
+
+def _rule(fields: GptqFields, path: str) -> Mapping[str, Any] | None:
+    """Return what the first rule of `dynamic` that fits changes, None where it leaves the layer
+    alone (layers/quantization/utils.py:get_dynamic_override)."""
+    for pattern, changes in fields.dynamic.items():
+        if search(pattern.removeprefix("-:").removeprefix("+:"), path):
+            return None if pattern.startswith("-:") else changes
+    return {}

@@ -1,0 +1,41 @@
+"""SGLang's model classes: the structure that the checkpoint has, under the engine's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.structure import Module, Structure
+from quantplan.tables.errors import CheckpointError, NotKnownError
+
+OWN_CLASSES: Mapping[str, str] = {"Attention": "RadixAttention"}
+"""Module class of the families -> SGLang's (layers/radix_attention.py)."""
+
+
+def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """Return the row of the checkpoint's model class. Raises NotKnownError for classes without
+    one, CheckpointError where the config names none."""
+    names = checkpoint.config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise CheckpointError("config.json: architectures", wanted="a model class",
+                              found=repr(names)[:60])
+    for row in table["models"]:
+        if names[0] in row["architectures"]:
+            found: Mapping[str, Any] = row
+            return found
+    raise NotKnownError(f"SGLang's {names[0]}", wanted="one of " + ", ".join(
+        name for row in table["models"] for name in row["architectures"]),
+        hint="Its layers are not in SGLang's table yet.")
+
+
+def built(checkpoint: Checkpoint) -> Structure:
+    """Return the structure with SGLang's module classes."""
+    structure = model_structure(checkpoint)
+    return structure._replace(modules=tuple(map(_renamed, structure.modules)))
+
+
+def _renamed(module: Module) -> Module:
+    return module._replace(module=OWN_CLASSES.get(module.module, module.module))

@@ -1,0 +1,108 @@
+"""SGLang's start-up in its own order: names, dtype, config class, then every layer with the
+operator that it calls. Each step either answers or refuses with the engine's own error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table, base_facts
+from quantplan.dispatch.sglang.dtypes import device_dtype, kv_dtype, model_dtype
+from quantplan.dispatch.sglang.findings import findings
+from quantplan.dispatch.sglang.flags import check_flags
+from quantplan.dispatch.sglang.models import built, model_row
+from quantplan.dispatch.sglang.names import name_method
+from quantplan.dispatch.sglang.operators import choose
+from quantplan.dispatch.sglang.serving import Serving, serve
+from quantplan.dispatch.shard import shard
+from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Trace, refuse
+from quantplan.tables.errors import NotKnownError
+
+EMBEDDING = Assignment("UnquantizedEmbeddingMethod")
+HEAD = Assignment("UnquantizedEmbeddingMethod", operators="unquantized")
+PLAIN = Assignment("UnquantizedLinearMethod", operators="unquantized")
+"""What layers are without a method of their config class."""
+
+
+def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployment) -> Trace:
+    """Return what this SGLang version would do. The outcome covers everything up to and including
+    the weights' post-processing."""
+    check_flags(table, deployment)
+    dtype = model_dtype(checkpoint, deployment.dtype)
+    method, layers, kv_cache = Method(requested=deployment.quantization), (), _kv(deployment, None)
+    error: EngineError | None = None
+    try:
+        named = name_method(table, checkpoint, deployment.quantization, gpu.capability)
+        method = Method(named.checkpoint, deployment.quantization, named.resolved,
+                        steps=named.steps)
+        _check_server(table, named.resolved, gpu)
+        row = model_row(table, checkpoint)
+        dtype = device_dtype(table, gpu, dtype)
+        context = Context(table, checkpoint, built(checkpoint), gpu, deployment, dtype,
+                          base_facts(table, gpu, deployment, dtype),
+                          {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()})
+        serving = serve(named, context)
+        method = method._replace(config_class=serving.config_class,
+                                 min_capability=serving.min_capability)
+        kv_cache = _kv(deployment, kv_dtype(table, deployment.kv_cache_dtype, dtype,
+                                            serving.kv_algo), serving.kv_method)
+        layers = tuple(_layers(context, serving))
+    except Refusal as refusal:
+        error = refusal.error
+    conditional = any(x.selection and x.selection.alternatives for x in layers)
+    outcome = "error" if error else "conditional" if conditional else "ok"
+    found = findings(table, gpu, method, layers, error)
+    return Trace("sglang", table["version"], dtype, method, outcome, layers if not error else (),
+                 error, found, kv_cache)
+
+
+def _kv(deployment: Deployment, resolved: str | None, method: str | None = None
+        ) -> dict[str, str | None]:
+    return {"requested": deployment.kv_cache_dtype, "method": method,
+            "resolved": resolved or deployment.kv_cache_dtype}
+
+
+def _check_server(table: Table, resolved: str | None, gpu: Gpu) -> None:
+    """Refuse what ServerArgs refuses of the method before any layer is built."""
+    row = table["methods"].get(resolved, {}).get("served_on")
+    if row is not None and gpu.capability not in row["capabilities"]:
+        raise refuse("flags", row["type"], row["message"], None, row["source"],
+                     hint="Drop --quantization here.")
+
+
+def _layers(context: Context, serving: Serving) -> Iterator[Layer]:
+    tp = context.deployment.tp
+    for module, index in context.structure.sites():
+        if module.kind == "norm":
+            continue
+        site = Site(module.path_at(index), index, module, shard(module, tp))
+        if module.kind == "attention":
+            yield Layer(site.path, module.module, layer_index=index, method=serving.kv_method)
+        elif module.leaves:
+            _check_division(site, tp)
+            yield _linear(context, serving, site)
+        else:
+            raise NotKnownError(f"SGLang's {module.module}",
+                                hint="Such modules are not in SGLang's table yet.")
+
+
+def _check_division(site: Site, tp: int) -> None:
+    """Name what does not divide over the ranks."""
+    if not site.shard.divides:
+        raise NotKnownError(f"SGLang's words for {site.path} on {tp} ranks, which do not divide it",
+                            hint="Choose a tensor parallel size that divides it.")
+
+
+def _linear(context: Context, serving: Serving, site: Site) -> Layer:
+    head = site.module.module == "ParallelLMHead"
+    plain = HEAD if head else EMBEDDING if site.module.split == "vocab" else PLAIN
+    assignment = serving.assign(site) or plain
+    layer = Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
+                  assignment.method, assignment.scheme, why=assignment.why)
+    if assignment.operators is None:
+        return layer
+    choice = choose(context.table, assignment.operators,
+                    {**context.facts, **site.facts, **assignment.facts})
+    row = choice.row or {}
+    return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
+                          asked=assignment.facts.get("fp8.act"), fused=row.get("fused"), kernel_backend=row.get("kernel_backend"))

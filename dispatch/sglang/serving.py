@@ -1,0 +1,76 @@
+"""The config class that serves a method: its fields and its gates
+(model_loader/loader.py:_get_quantization_config)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.sglang.context import Assignment, Context, Site
+from quantplan.dispatch.sglang.names import NamedMethod
+from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
+
+Row = Mapping[str, Any]
+GATES = "model_loader/loader.py:_get_quantization_config"
+CONFIG = "model_loader/weight_utils.py:get_quant_config"
+
+
+class Serving(NamedTuple):
+    """The config class that serves the model: how it assigns layers, the method of attention
+    layers, and what the checkpoint says of the KV cache."""
+
+    config_class: str | None
+    min_capability: int | None
+    assign: Callable[[Site], Assignment | None]
+    kv_method: str | None = None
+    kv_algo: str | None = None
+
+
+def serve(named: NamedMethod, context: Context) -> Serving:
+    """Return what serves the named method; refuses at the config's fields, the capability gate and
+    the activation dtype, in that order. Raises NotKnownError for methods without a module."""
+    if named.resolved is None:
+        return Serving(None, None, lambda site: None)
+    row = context.table["methods"][named.resolved]
+    if named.config is None:
+        _check_without_config(row)
+    module = import_module(f"quantplan.dispatch.sglang.{row['resolves']}") if (
+        "resolves" in row) else None
+    context = context._replace(facts={**context.facts, "quant.method": named.resolved})
+    fields = module.read(named.config, context) if module else None
+    _check_gates(row, context)
+    if module is None:
+        raise NotKnownError(f"the layers of SGLang's {named.resolved}",
+                            hint="Its name, fields that no rule reads, and gates are in the table; "
+                            "its operators are not yet.")
+    kv_method = module.kv_method(fields) if hasattr(module, "kv_method") else row.get("kv_method")
+    return Serving(row["config_class"], row["min_capability"],
+                   lambda site: module.assign(fields, context, site), kv_method,
+                   module.kv_algo(fields))
+
+
+def _check_without_config(row: Row) -> None:
+    if row.get("config_file"):
+        raise refuse("config fields", "ValueError", f"Cannot find the config file for {row['id']}",
+                     None, CONFIG, hint="The checkpoint is not quantized: drop --quantization, or "
+                     "pass --quantization fp8 to quantize while loading.")
+    if "without_config" in row:
+        said = row["without_config"]
+        raise refuse("config fields", said["type"], said["message"], None, CONFIG,
+                     hint="The checkpoint is not quantized: drop --quantization.")
+
+
+def _check_gates(row: Row, context: Context) -> None:
+    capability, least = context.gpu.capability, row["min_capability"]
+    if capability < least:
+        raise refuse("capability gate", "ValueError", f"The quantization method {row['id']} is not "
+                     f"supported for the current GPU. Minimum capability: {least}. Current "
+                     f"capability: {capability}.", None, GATES,
+                     hint=f"It needs a GPU of capability {least // 10}.{least % 10} or above.")
+    if context.dtype not in row["act_dtypes"]:
+        known = ", ".join(f"torch.{name}" for name in row["act_dtypes"])
+        raise refuse("activation dtype", "ValueError", f"torch.{context.dtype} is not supported "
+                     f"for quantization method {row['id']}. Supported dtypes: [{known}]", None,
+                     GATES, hint=f"Pass --dtype {row['act_dtypes'][0]}.")

@@ -1,0 +1,73 @@
+"""The laws of SGLang's tables that their schema cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quantplan.tables.mode_rows import modes
+from quantplan.tables.requirement_rows import PREDICATE_FIELDS
+
+Engine = Mapping[str, Any]
+FACTS = frozenset({
+    "gpu.capability", "gpu.family", "gpu.capability_text", "dtype.model", "layer.n", "layer.k",
+    "layer.n_full", "layer.k_full", "fp8.serialized", "fp8.act", "fp8.backend", "fp8.block",
+    "fp8.block_k", "fp8.scale_format", "quant.group_size",
+})
+"""Facts besides lib.* and env.*: dispatch/sglang/context.py and fp8.py."""
+
+
+def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every requirement row with the place it stands in."""
+    for part in engine["operators"]:
+        for operator in part["operators"]:
+            yield from ((f"operators[{part['id']}][{operator['id']}]", row)
+                        for row in operator.get("requires", ()))
+    for backend in engine["fp8_backends"]:
+        yield from ((f"fp8_backends[{backend['id']}]", row)
+                    for row in backend.get("requires", ()))
+
+
+def one_predicate_each(engine: Engine) -> Iterator[str]:
+    """Every requirement has exactly one predicate."""
+    for where, row in requirements(engine):
+        if sum(name in row for name in PREDICATE_FIELDS) != 1:
+            yield f"{where}: wanted one predicate"
+
+
+def facts_are_known(engine: Engine) -> Iterator[str]:
+    """Every fact that is tested is one that the resolver provides."""
+    known = FACTS | {f"lib.{row['id']}" for row in engine["libraries"]}
+    known |= {f"env.{row['id']}" for row in engine["environment"]}
+    for where, row in requirements(engine):
+        yield from (f"{where}: unknown fact {name}"
+                    for name in sorted({row["fact"], *row.get("when", {})} - known))
+
+
+def operators_differ(engine: Engine) -> Iterator[str]:
+    """No two operators of a list share an id, and every mode is one of tables/modes."""
+    for part in engine["operators"]:
+        ids = [row["id"] for row in part["operators"]]
+        yield from (f"operators[{part['id']}]: id {i} twice"
+                    for i in sorted({x for x in ids if ids.count(x) > 1}))
+        yield from (f"operators[{part['id']}][{row['id']}]: mode {row['mode']} has no row"
+                    for row in part["operators"] if row["mode"] not in modes())
+
+
+def models_have_one_row(engine: Engine) -> Iterator[str]:
+    """No model class has two rows."""
+    names = [name for row in engine["models"] for name in row["architectures"]]
+    yield from (f"models: {name} twice" for name in sorted({x for x in names
+                                                            if names.count(x) > 1}))
+
+
+def names_are_methods(engine: Engine) -> Iterator[str]:
+    """What a ModelOpt algorithm or a compatible name leads to is a registered method."""
+    known = {row["id"] for row in engine["methods"]}
+    named = [row["method"] for row in engine["modelopt_algos"]]
+    named += [*engine["compatible"], *engine["requantizes"]]
+    yield from (f"{name} is no method" for name in named if name not in known)
+
+
+SGLANG_LAWS = (one_predicate_each, facts_are_known, operators_differ, models_have_one_row,
+               names_are_methods)

@@ -1,0 +1,120 @@
+"""The schema of an SGLang version's table."""
+
+from __future__ import annotations
+
+from quantplan.tables.engine_head_rows import HEAD
+from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
+from quantplan.tables.schema import Field, Row
+
+METHOD: Row = {
+    "id": Field("text", "the registered name"),
+    "config_class": Field("text", "the engine's class name"),
+    "min_capability": Field("int", "get_min_capability(), as capability x 10"),
+    "act_dtypes": Field("list", "get_supported_act_dtypes(), in its order",
+                        of=Field("text", "a dtype")),
+    "resolves": Field("text", "the module of dispatch/sglang that reads its config and assigns "
+                      "layers; absent: what its layers run is not in the table", required=False),
+    "optimized": Field("flag", "whether the engine does not warn that it is not fully optimized",
+                       required=False),
+    "config_file": Field("flag", "without a quantization config the engine looks for a file, and "
+                         "refuses where there is none", required=False),
+    "without_config": Field("row", "what ends the start without a quantization config",
+                            required=False, of={
+                                "type": Field("text", "the exception"),
+                                "message": Field("text", "the engine's words"),
+                            }),
+    "served_on": Field("row", "the only GPUs for which the server starts with it", required=False,
+                       of={
+                           "capabilities": Field("list", "capability x 10",
+                                                 of=Field("int", "a capability")),
+                           "type": Field("text", "the exception"),
+                           "message": Field("text", "the engine's words"),
+                           "source": Field("text", "engine file:symbol"),
+                       }),
+    "kv_method": Field("text", "the method of every attention layer", required=False),
+    "source": Field("text", "engine file:symbol"),
+}
+
+OPERATOR: Row = {
+    "id": Field("text", "its name in this list"),
+    "kernel": Field("text", "the operator that the layer calls"),
+    "requires": REQUIREMENTS,
+    "mode": Field("text", "what it computes"),
+    "act": Field("text", "how activations are quantized; {fact} is filled in"),
+    "fused": Field("flag", "whether scales are applied in the product itself", required=False),
+    "kernel_backend": Field("text", "the backend that it is called with", required=False),
+    "source": Field("text", "engine file:symbol"),
+}
+
+OPERATORS: Row = {
+    "id": Field("text", "the list's name"),
+    "operators": Field("list", "in the engine's order; the first whose requirements pass runs",
+                       of=OPERATOR),
+    "source": Field("text", "engine file:symbol"),
+}
+
+MODEL: Row = {
+    "architectures": Field("list", "registered model classes",
+                           of=Field("text", "an architecture")),
+    "packed": Field("map", "the class's packed_modules_mapping", required=False,
+                    of=Field("list", "leaves", of=Field("text", "a leaf"))),
+    "source": Field("text", "engine file:symbol"),
+}
+
+SGLANG_DOCUMENT: Row = {
+    **HEAD,
+    "old_gpus": Field("row", "GPUs whose dtype the engine changes, or which it refuses", of={
+        "float16_below": Field("int", "capability x 10 below which every model runs in float16"),
+        "refused_below": Field("int", "capability x 10 below which the engine ends"),
+        "type": Field("text", "the exception"),
+        "message": Field("text", "the engine's words"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "methods": Field("list", "registered quantization methods, in registry order", of=METHOD),
+    "methods_source": Field("text", "engine file:symbol"),
+    "quantization_choices": Field("list", "what --quantization takes on the command line",
+                                  of=Field("text", "a name")),
+    "quantization_choices_source": Field("text", "engine file:symbol"),
+    "compatible": Field("map", "--quantization -> names in the checkpoint's config that it may "
+                        "stand over", of=Field("list", "names", of=Field("text", "a name"))),
+    "requantizes": Field("list", "--quantization values that stand over any checkpoint",
+                         of=Field("text", "a name")),
+    "names_source": Field("text", "engine file:symbol"),
+    "modelopt_algos": Field("list", "quant_algo of a ModelOpt config -> the method; the first "
+                            "that fits", of={
+                                "equals": Field("text", "the algorithm", required=False),
+                                "holds": Field("text", "a part of its name", required=False),
+                                "method": Field("text", "the method"),
+                            }),
+    "modelopt_source": Field("text", "engine file:symbol"),
+    "marlin": Field("row", "what Marlin serves (check_marlin_supported)", of={
+        "min_capability": Field("int", "capability x 10"),
+        "group_sizes": Field("list", "group sizes", of=Field("int", "a size")),
+        "thread_n": Field("int", "min_thread_n"),
+        "thread_k": Field("int", "min_thread_k"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "fp8_backend_rewrites": Field("list", "what --fp8-gemm-backend auto becomes first", of={
+        "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),
+        "backend": Field("text", "the backend"),
+        "because": Field("text", "the reason"),
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "fp8_backends": Field("list", "--fp8-gemm-backend values and what they ask", of={
+        "id": Field("text", "the value"),
+        "requires": Field("list", "requirements; the first that fails ends the start",
+                          required=False, of=REQUIREMENT),
+        "type": Field("text", "the exception of a requirement that fails", required=False),
+    }),
+    "fp8_backends_source": Field("text", "engine file:symbol"),
+    "kv_dtypes": Field("map", "--kv-cache-dtype -> the torch dtype of the cache",
+                       of=Field("text", "a dtype")),
+    "kv_dtypes_source": Field("text", "engine file:symbol"),
+    "operators": Field("list", "lists of operators that a layer's method chooses from",
+                       of=OPERATORS),
+    "fused_fallback": Field("map", "fused layer -> leaves where the class declares no "
+                            "packed_modules_mapping",
+                            of=Field("list", "leaves", of=Field("text", "a leaf"))),
+    "fused_fallback_source": Field("text", "engine file:symbol"),
+    "models": Field("list", "model classes that are in the table", of=MODEL),
+}
