@@ -105,4 +105,5 @@ def _linear(context: Context, serving: Serving, site: Site) -> Layer:
                     {**context.facts, **site.facts, **assignment.facts})
     row = choice.row or {}
     return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
-                          asked=assignment.facts.get("fp8.act"), fused=row.get("fused"), kernel_backend=row.get("kernel_backend"))
+                          asked=assignment.facts.get("fp8.act"), fused=row.get("fused"),
+                          kernel_backend=row.get("kernel_backend"))
