@@ -31,9 +31,8 @@ def name_method(
     """Return the method's final name, or refuse as the engine does."""
     asked = None if requested in (None, UNQUANT) else str(requested).lower()
     config = quantization_config(table, checkpoint)
-    if config is None:
-        resolved, own, steps = asked, None, ()
-    else:
+    own, resolved, steps = None, asked, _UNCHANGED
+    if config is not None:
         own = str(config.get("quant_method", asked or "")).lower()
         resolved, steps = _resolved(table, config, own, asked, capability)
     if resolved is not None and resolved not in table["methods"]:
@@ -157,6 +156,7 @@ def _way_out(own: str | None) -> str:
     return "Serve a checkpoint of one of these methods."
 
 
+_UNCHANGED: tuple[Step, ...] = ()
 Hook = Callable[[Table, Config, "str | None", int], "str | None"]
 HOOKS: Mapping[Hook, str] = {
     _modelopt: "the checkpoint's ModelOpt algorithm says which method it is",

@@ -29,7 +29,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     the weights' post-processing."""
     check_flags(table, deployment)
     dtype = model_dtype(checkpoint, deployment.dtype)
-    method, layers, kv_cache = Method(requested=deployment.quantization), (), _kv(deployment, None)
+    method, kv_cache = Method(requested=deployment.quantization), _kv(deployment, None)
+    layers: tuple[Layer, ...] = ()
     error: EngineError | None = None
     try:
         named = name_method(table, checkpoint, deployment.quantization, gpu.capability)
