@@ -1,5 +1,5 @@
-"""What SGLang 0.5.22 itself answered (tests/golden), row by row: outcome, error, names, and for
-every layer its method, scheme, operator, mode and activation quantization."""
+"""What SGLang 0.5.22 and 0.5.23 themselves answered (tests/golden), row by row: outcome, error,
+names, and for every layer its method, scheme, operator, mode and activation quantization."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from quantplan.tables.errors import NotKnownError
 
 from quantplan import explain
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "sglang-0.5.22.jsonl.gz"
-ROWS = [json.loads(line) for line in gzip.decompress(GOLDEN.read_bytes()).splitlines()]
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def rows_of(version: str) -> list[dict[str, Any]]:
+    """Return the engine version's rows."""
+    packed = (GOLDEN / f"sglang-{version}.jsonl.gz").read_bytes()
+    return [json.loads(line) for line in gzip.decompress(packed).splitlines()]
+
+
+ROWS = rows_of("0.5.22")
 ANSWERED = 606
 """Rows whose model, method and flags are in the table; the others are not known."""
 FLAGS = {"fp8_gemm_runner_backend": "fp8_gemm_backend", "moe_runner_backend": "moe_backend"}
@@ -29,7 +37,7 @@ def ask(row: dict[str, Any]) -> dict[str, Any]:
     if unknown or "ep_size" in case:
         raise NotKnownError(f"server arguments {unknown}")
     return explain(
-        case["config"], engine="sglang", engine_version="0.5.22", capability=case["capability"],
+        case["config"], engine="sglang", engine_version=row["version"], capability=case["capability"],
         tp=case.get("tp_size", 1), dtype=case.get("dtype"), env=case.get("env"),
         quantization=case.get("quantization"), side_files=case.get("extra_files"),
         kv_cache_dtype=case.get("kv_cache_dtype", "auto"),
@@ -59,9 +67,10 @@ def differences(row: dict[str, Any], ours: dict[str, Any]) -> list[Any]:
     return [one for one in found if one[1] != one[2]]
 
 
-def test_every_row_is_answered_as_the_engine_answers_or_not_known() -> None:
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
+def test_every_row_is_answered_as_the_engine_answers_or_not_known(version: str) -> None:
     answered, wrong = 0, []
-    for row in ROWS:
+    for row in rows_of(version):
         try:
             ours = ask(row)
         except NotKnownError:
