@@ -37,7 +37,8 @@ def ask(row: dict[str, Any]) -> dict[str, Any]:
     if unknown or "ep_size" in case:
         raise NotKnownError(f"server arguments {unknown}")
     return explain(
-        case["config"], engine="sglang", engine_version=row["version"], capability=case["capability"],
+        case["config"], engine="sglang", engine_version=row["version"],
+        capability=case["capability"],
         tp=case.get("tp_size", 1), dtype=case.get("dtype"), env=case.get("env"),
         quantization=case.get("quantization"), side_files=case.get("extra_files"),
         kv_cache_dtype=case.get("kv_cache_dtype", "auto"),
