@@ -14,7 +14,8 @@ KEYED: Mapping[str, tuple[str, ...]] = {
              "online_keys", "config_classes", "schemes", "quark_schemes", "families", "kernels",
              "tuned_configs", "activation_sets", "experts_lists", "experts_classes",
              "ct_experts", "quark_experts"),
-    "sglang": ("traits", "libraries", "environment", "methods", "operators", "fp8_backends"),
+    "sglang": ("traits", "libraries", "environment", "methods", "operators", "fp8_backends",
+               "ct_schemes"),
 }
 """Engine -> the lists of its tables that rules read by id."""
 

@@ -15,6 +15,11 @@ FACTS = frozenset({
     "fp8.block_k", "fp8.scale_format", "quant.group_size",
 })
 """Facts besides lib.* and env.*: dispatch/sglang/context.py and fp8.py."""
+CT_FACTS = frozenset({
+    "format", "format.activation", "inputs.given",
+    *(f"{part}.{name}" for part in ("weights", "inputs")
+      for name in ("type", "num_bits", "strategy", "symmetric", "group_size", "dynamic"))})
+"""Facts of a config group: dispatch/sglang/ct_schemes.py."""
 
 
 def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -69,5 +74,20 @@ def names_are_methods(engine: Engine) -> Iterator[str]:
     yield from (f"{name} is no method" for name in named if name not in known)
 
 
-SGLANG_LAWS = (one_predicate_each, facts_are_known, operators_differ, models_have_one_row,
-               names_are_methods)
+def schemes_lead_somewhere(engine: Engine) -> Iterator[str]:
+    """Every scheme of compressed-tensors reads facts of a config group and names lists that are
+    there; what serves older GPUs is a scheme."""
+    lists = {part["id"] for part in engine["operators"]}
+    schemes = {row["id"] for row in engine["ct_schemes"]}
+    for row in engine["ct_schemes"]:
+        where = f"ct_schemes[{row['id']}]"
+        facts = {name for when in row["when"] for name in when}
+        yield from (f"{where}: unknown fact {name}" for name in sorted(facts - CT_FACTS))
+        yield from (f"{where}: no list {name}"
+                    for name in sorted({*row.get("operators", {}).values()} - lists))
+        if row.get("below", row["id"]) not in schemes:
+            yield f"{where}: no scheme {row['below']}"
+
+
+SGLANG_LAWS = (schemes_lead_somewhere, one_predicate_each, facts_are_known, operators_differ,
+               models_have_one_row, names_are_methods)

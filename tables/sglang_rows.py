@@ -53,6 +53,28 @@ OPERATORS: Row = {
     "source": Field("text", "engine file:symbol"),
 }
 
+REFUSAL: Row = {
+    "type": Field("text", "the exception"),
+    "message": Field("text", "the engine's words; {fact} is filled in"),
+    "hint": Field("text", "what the user can do"),
+}
+
+CT_SCHEME: Row = {
+    "id": Field("text", "the engine's class name, or a name of the refusal"),
+    "when": Field("list", "facts of a config group that it fits; any one line", of=Field(
+        "map", "facts", of=Field("any", "a value, or a list of values"))),
+    "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
+    "below": Field("text", "the scheme that serves the group on older GPUs", required=False),
+    "by": Field("text", "the argument of the weights that chooses the operators",
+                required=False, choices=("strategy", "num_bits")),
+    "operators": Field("map", "that argument -> list of operators; absent: not in the table",
+                       required=False, of=Field("text", "a list")),
+    "other": Field("row", "what ends the start with another value of that argument",
+                   required=False, of=REFUSAL),
+    "refused": Field("row", "what ends the start with such a group", required=False, of=REFUSAL),
+    "source": Field("text", "engine file:symbol"),
+}
+
 MODEL: Row = {
     "architectures": Field("list", "registered model classes",
                            of=Field("text", "an architecture")),
@@ -112,6 +134,11 @@ SGLANG_DOCUMENT: Row = {
     "kv_dtypes_source": Field("text", "engine file:symbol"),
     "operators": Field("list", "lists of operators that a layer's method chooses from",
                        of=OPERATORS),
+    "ct_formats": Field("list", "formats of compressed-tensors that quantize activations",
+                        of=Field("text", "a format")),
+    "ct_formats_source": Field("text", "engine file:symbol"),
+    "ct_schemes": Field("list", "schemes of compressed-tensors; the first that fits a config "
+                        "group", of=CT_SCHEME),
     "fused_fallback": Field("map", "fused layer -> leaves where the class declares no "
                             "packed_modules_mapping",
                             of=Field("list", "leaves", of=Field("text", "a leaf"))),

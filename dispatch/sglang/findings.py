@@ -37,7 +37,7 @@ def _not_optimized(table: Table, method: Method) -> Iterator[Finding]:
 
 
 def _weight_only(gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:
-    hit = next((x for x in layers if x.kernel == WEIGHT_ONLY), None)
+    hit = next((x for x in layers if x.kernel == WEIGHT_ONLY and x.asked), None)
     if hit is not None:
         yield Finding("mode and numerics", "warning", "fp8-weight-only",
                       f"{hit.path}: FP8 weights run weight-only on Marlin on {gpu.capability_text}:"

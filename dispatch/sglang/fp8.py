@@ -81,11 +81,12 @@ def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None
     if is_skipped(context, site.path, fields.ignored):
         return unquantized("named in the layers that Fp8Config leaves alone")
     facts = _facts(fields)
-    _check_backend(fields, context, facts, site)
+    if fields.block is None or fields.block[1] == 128:  # other blocks leave no choice
+        check_backend(context, facts, site)
     if fields.block is None:
         return Assignment("Fp8LinearMethod", None, "fp8", facts)
     _check_mxfp8_view(fields)
-    _check_block(fields.block, context, site)
+    check_block(fields.block, context, site, site.shard.parts)
     return Assignment("Fp8LinearMethod", None, "fp8_block", facts)
 
 
@@ -98,14 +99,10 @@ def _facts(fields: Fp8Fields) -> dict[str, Any]:
             "fp8.scale_format": str(fields.scale_format)}
 
 
-def _check_backend(
-    fields: Fp8Fields, context: Context, facts: Mapping[str, Any], site: Site
-) -> None:
+def check_backend(context: Context, facts: Mapping[str, Any], site: Site) -> None:
     """Refuse a backend that this GPU does not have: asked for every layer, block or not, Marlin or
-    not, except where columns of blocks leave no choice."""
+    not."""
     backend = context.table["fp8_backends"][context.facts["fp8.backend"]]
-    if fields.block is not None and fields.block[1] != 128:
-        return
     for row in backend.get("requires", ()):
         check = evaluate(row, {**context.facts, **facts}, backend["id"], "")
         if check is not None and check.verdict == FAIL:
@@ -120,15 +117,18 @@ def _check_mxfp8_view(fields: Fp8Fields) -> None:
                             hint="Which MXFP8 kernel serves it is not in the table yet.")
 
 
-def _check_block(block: tuple[int, int], context: Context, site: Site) -> None:
-    """Refuse a block that does not divide what one rank holds."""
+def check_block(
+    block: tuple[int, int], context: Context, site: Site, parts: tuple[int, ...]
+) -> None:
+    """Refuse a block that does not divide what one rank holds: its input features, and each of the
+    output `parts` of a layer that is cut or fused."""
     cut, tp = site.shard, context.deployment.tp
     if tp > 1 and cut.k_full // cut.k == tp and cut.k % block[1]:
         raise refuse("shapes under TP", "ValueError", f"Weight input_size_per_partition = {cut.k} "
                      f"is not divisible by weight quantization block_k = {block[1]}.", site.path,
                      SHAPES, hint=whole_pieces(cut.k_full, block[1], "blocks"))
     split = tp > 1 and cut.n_full // cut.n == tp
-    for part in cut.parts if split or len(cut.parts) > 1 else ():
+    for part in parts if split or len(cut.parts) > 1 else ():
         if part % block[0]:
             raise refuse("shapes under TP", "ValueError", f"Weight output_partition_size = {part} "
                          f"is not divisible by weight quantization block_n = {block[0]}.",

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quantplan.dispatch.ct_args import read_args
 from quantplan.dispatch.trace import Selection, refuse
 from quantplan.dispatch.vllm import ct_embedding, ct_integers
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, served_by, trait
-from quantplan.dispatch.vllm.ct_args import read_args
 from quantplan.dispatch.vllm.ct_layers import assign_group, check_capability
 from quantplan.dispatch.vllm.ct_schemes import GROUP_ORDERS, Group
 from quantplan.dispatch.vllm.ct_targets import CtFields, group_of

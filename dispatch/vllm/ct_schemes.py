@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.ct_args import Args, argument_facts
 from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table, trait
-from quantplan.dispatch.vllm.ct_args import Args
 
 SOURCE = ("model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:"
           "CompressedTensorsConfig._get_scheme_from_parts")
-ARGUMENTS = ("type", "num_bits", "strategy", "symmetric", "group_size", "scale_dtype")
 GROUP_ORDERS = ("group", "dynamic")
 """Activation orderings within groups; dynamic is another word for group."""
 
@@ -52,13 +51,9 @@ def scheme_of(group: Group, table: Table, gpu: Mapping[str, Any], path: str) -> 
 def group_facts(group: Group, table: Table) -> dict[str, Any]:
     """Return the facts that the `when` lines of scheme rows read; None where a part is absent."""
     formats = table["compressed_tensors"]["activation_formats"]
-    facts = {"format": group.format, "format.activation": group.format in formats}
-    parts = (("weights", group.weights), ("inputs", group.inputs), ("outputs", group.outputs))
-    for part, args in parts:
-        for name in ARGUMENTS:
-            facts[f"{part}.{name}"] = getattr(args, name, None)
-        facts[f"{part}.dynamic"] = None if args is None else bool(args.dynamic)
-    return facts
+    return {"format": group.format, "format.activation": group.format in formats,
+            **argument_facts("weights", group.weights), **argument_facts("inputs", group.inputs),
+            **argument_facts("outputs", group.outputs)}
 
 
 def _check_nvfp4(scheme: str, group: Group, table: Table, path: str) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.predicates import fill
+from quantplan.dispatch.targets import fused_target, named_target
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table, trait
 
@@ -112,30 +113,8 @@ def different_schemes(table: Table, path: str, leaves: Sequence[str]) -> Excepti
                   path, SCHEME_SOURCE, hint="Ignore every leaf of the fused layer, or none.")
 
 
-def matches(value: str, target: str, contains: bool = False) -> bool:
-    """Return whether a target (name, re: pattern, or contained word) matches `value`
-    (model_executor/layers/quantization/utils/config_utils.py:is_equal_or_regex_match)."""
-    if target.startswith("re:"):
-        return search(target[3:], value)
-    if contains:
-        return target.lower() in value.lower()
-    return target == value
-
-
 def find_target(path: str, module: str, targets: Sequence[str], packed: Packed) -> str | None:
     """Return the config-group target that serves a layer: by name, by all leaves, by class name
     (model_executor/layers/quantization/compressed_tensors/utils.py:find_matched_target)."""
-    return (
-        next((t for t in targets if matches(path, t)), None)
-        or _fused_target(path, targets, packed)
-        or next((t for t in targets if matches(module, t, contains=True)), None)
-    )
-
-
-def _fused_target(path: str, targets: Sequence[str], packed: Packed) -> str | None:
-    fused = next((name for name in packed if path.endswith(name)), None)
-    if fused is None:
-        return None
-    found = [next((t for t in targets if matches(path.replace(fused, leaf), t)), None)
-             for leaf in packed[fused]]
-    return found[0] if all(found) else None
+    return (named_target(path, targets) or fused_target(path, targets, packed)
+            or named_target(module, targets, contains=True))

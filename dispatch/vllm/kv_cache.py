@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.ct_args import STRATEGIES
 from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.attention_facts import is_fp8, is_quantized, window
 from quantplan.dispatch.vllm.context import Context, Site
-from quantplan.dispatch.vllm.ct_args import STRATEGIES
 from quantplan.tables.errors import UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 

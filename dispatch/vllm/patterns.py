@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from quantplan.dispatch.structure import Module
+from quantplan.dispatch.targets import matches
 from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
-from quantplan.dispatch.vllm.ignore import is_excluded, matches
+from quantplan.dispatch.vllm.ignore import is_excluded
 from quantplan.dispatch.vllm.quant_config import quantization_config
 
 SOURCE = "quantization config"

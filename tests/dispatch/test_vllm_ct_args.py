@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import ask, quantization, scheme
-from quantplan.dispatch.vllm.ct_args import Args, read_args
+from quantplan.dispatch.ct_args import Args, read_args
 from quantplan.tables.errors import CheckpointError
 
 

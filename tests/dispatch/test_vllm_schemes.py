@@ -12,9 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import QWEN_72B, ask, golden_rows, message, scheme
+from quantplan.dispatch.ct_args import Args, read_args
 from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import Refusal
-from quantplan.dispatch.vllm.ct_args import Args, read_args
 from quantplan.dispatch.vllm.ct_schemes import Group, group_facts, scheme_of
 from quantplan.tables.engine_loading import load_engine
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.torch_dtypes import printed
 from quantplan.dispatch.trace import refuse
-from quantplan.dispatch.vllm.fields import bad_config
-from quantplan.dispatch.vllm.torch_dtypes import printed
 from quantplan.tables.errors import CheckpointError
 
 SOURCE = "compressed_tensors 0.17.0 quantization/quant_args.py:QuantizationArgs"
 STRATEGIES = ("tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")
+ARGUMENTS = ("type", "num_bits", "strategy", "symmetric", "group_size", "scale_dtype")
+"""The arguments that choose a scheme."""
 GROUPED = ("group", "tensor_group")
 DYNAMIC = ("token", "tensor", "tensor_group", "group")
 FIELDS = ("num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "dynamic",
@@ -103,6 +104,11 @@ def read_args(raw: Any, where: str) -> Args | None:
     return _finish(args)
 
 
+def _invalid(message: str) -> Exception:
+    """Return the refusal of the arguments; the user sees pydantic's ValidationError."""
+    return refuse("config fields", "ValidationError", message, None, SOURCE)
+
+
 def _typed(raw: Mapping[str, Any], name: str, kind: Any, default: Any, where: str) -> Any:
     value = raw.get(name)
     if value is None and (name not in raw or name in NULLABLE):
@@ -135,7 +141,7 @@ def _member(raw: Mapping[str, Any], name: str, where: str, kind: Any = str) -> A
         return value
     enum, members = ENUMS[name]
     if value.lower() not in members:
-        raise bad_config(f"{value.lower()!r} is not a valid {enum}", SOURCE)
+        raise _invalid(f"{value.lower()!r} is not a valid {enum}")
     return value.lower()
 
 
@@ -148,7 +154,7 @@ def _dtype(raw: Mapping[str, Any], name: str, where: str) -> str | None:
     value = _typed(raw, name, str, None, where)
     found = None if value is None else printed(value)
     if found is None and value is not None:
-        raise bad_config(f"No such torch dtype `torch.{value.removeprefix('torch.')}`", SOURCE)
+        raise _invalid(f"No such torch dtype `torch.{value.removeprefix('torch.')}`")
     return found
 
 
@@ -159,8 +165,8 @@ def _group_size(value: int | None) -> int | None:
 
 
 def _bad_group_size(value: int) -> Exception:
-    return bad_config(f"Invalid group size {value}. Use group_size > 0 for strategy='group' and "
-                      "group_size = -1 for 'channel'", SOURCE)
+    return _invalid(f"Invalid group size {value}. Use group_size > 0 for strategy='group' and "
+                    "group_size = -1 for 'channel'")
 
 
 def _block(value: Any, where: str) -> list[int] | None:
@@ -234,7 +240,7 @@ def _check_dynamic(args: Args, strategy: str) -> None:
 def _refuse_first(rules: tuple[tuple[bool, str], ...]) -> None:
     for broken, words in rules:
         if broken:
-            raise bad_config(words, SOURCE)
+            raise _invalid(words)
 
 
 def _zero_point_dtype(args: Args) -> str:
@@ -245,3 +251,9 @@ def _zero_point_dtype(args: Args) -> str:
         return "torch.float8_e4m3fn"
     return "torch.int8" if args.num_bits <= 8 else "torch.int16" if args.num_bits <= 16 else (
         "torch.int32")
+
+
+def argument_facts(part: str, args: Args | None) -> dict[str, Any]:
+    """Return the facts PART.* that the `when` lines of scheme rows read; None where `args` is."""
+    facts = {f"{part}.{name}": getattr(args, name, None) for name in ARGUMENTS}
+    return {**facts, f"{part}.dynamic": None if args is None else bool(args.dynamic)}

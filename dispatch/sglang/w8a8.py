@@ -1,0 +1,44 @@
+"""The methods w8a8_fp8 and w8a8_int8: a scale per output channel and one per token, whatever the
+checkpoint says (layers/quantization/w8a8_fp8.py, w8a8_int8.py)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.ct_names import is_ignored
+from quantplan.dispatch.sglang.fields import Config, names, need
+
+FP8 = "w8a8_fp8"
+
+
+class W8A8Fields(NamedTuple):
+    """Whether the method is w8a8_fp8, and the names that w8a8_int8 leaves alone."""
+
+    fp8: bool
+    ignore: tuple[str, ...] = ()
+
+
+def read(config: Config | None, context: Context) -> W8A8Fields:
+    """Return the fields. w8a8_fp8 reads none but quant_method."""
+    if context.facts["quant.method"] == FP8:
+        if config is not None:
+            need(config, "quant_method")
+        return W8A8Fields(True)
+    return W8A8Fields(False, names((config or {}).get("ignore"), "ignore"))
+
+
+def kv_algo(fields: W8A8Fields) -> str | None:
+    """Return nothing: these methods read no scales of the KV cache."""
+    return None
+
+
+def assign(fields: W8A8Fields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer; w8a8_int8 unquantizes any layer that it ignores."""
+    if not fields.fp8 and is_ignored(context, site.path, fields.ignore):
+        return unquantized("named in ignore")
+    if site.module.split == "vocab":
+        return None
+    if fields.fp8:
+        return Assignment("W8A8Fp8LinearMethod", None, "fp8_channel", {"fp8.act": "per_token"})
+    return Assignment("W8A8Int8LinearMethod", None, "int8")
