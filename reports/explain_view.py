@@ -35,7 +35,7 @@ def explain_view(
         "outcome": trace.outcome,
         "starts": starts(trace),
         "error": _error(trace.error),
-        "layers": [_layer(layer, indices, trace.findings) for layer, indices in rows(trace.layers)],
+        "layers": [_layer(layer, indices, trace) for layer, indices in rows(trace.layers)],
         "findings": [_finding(finding) for finding in trace.findings],
     }
 
@@ -125,7 +125,7 @@ def _error(error: EngineError | None) -> dict[str, Any] | None:
             "candidates": _candidates(error.selection), "rejected": _rejected(error.selection)}
 
 
-def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> dict[str, Any]:
+def _layer(layer: Layer, indices: list[int], trace: Trace) -> dict[str, Any]:
     selection = layer.selection
     attention = layer.attn_backend is not None
     bare = attention or layer.moe_backend is not None
@@ -139,13 +139,15 @@ def _layer(layer: Layer, indices: list[int], findings: tuple[Finding, ...]) -> d
         "steps": [dict(step._asdict()) for step in selection.steps] if selection else [],
         "alternatives": _alternatives(selection),
         "candidates": _candidates(selection), "rejected": _rejected(selection),
-        "findings": [f.id for f in findings if f.message.startswith(layer.path)],
+        "findings": [f.id for f in trace.findings if f.message.startswith(layer.path)],
     }
     if attention:
         row |= {"attn_backend": layer.attn_backend, "kv_cache_dtype": layer.kv_cache_dtype}
     if selection and layer.moe_backend is not None:
         row["experts"] = {"class": selection.kernel, "backend": layer.moe_backend,
                           "mode": layer.mode, "family": selection.family}
+    if layer.moe_backend is not None and trace.engine == "sglang":
+        row["moe_runner_backend"] = None if layer.moe_backend == "none" else layer.moe_backend
     if layer.fused is not None:
         row["fused"] = layer.fused
     if layer.kernel_backend is not None:

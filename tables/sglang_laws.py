@@ -13,8 +13,9 @@ FACTS = frozenset({
     "gpu.capability", "gpu.family", "gpu.capability_text", "dtype.model", "layer.n", "layer.k",
     "layer.n_full", "layer.k_full", "fp8.serialized", "fp8.act", "fp8.backend", "fp8.block",
     "fp8.block_k", "fp8.scale_format", "quant.group_size",
+    "moe.backend", "moe.told", "moe.act",
 })
-"""Facts besides lib.* and env.*: dispatch/sglang/context.py and fp8.py."""
+"""Facts besides lib.* and env.*: dispatch/sglang/context.py, fp8.py and experts.py."""
 CT_FACTS = frozenset({
     "format", "format.activation", "inputs.given",
     *(f"{part}.{name}" for part in ("weights", "inputs")
@@ -31,6 +32,9 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for backend in engine["fp8_backends"]:
         yield from ((f"fp8_backends[{backend['id']}]", row)
                     for row in backend.get("requires", ()))
+    for backend in engine["moe_backends"]:
+        yield from ((f"moe_backends[{backend['id']}]", row)
+                    for row in backend.get("fp8_asserts", ()))
 
 
 def one_predicate_each(engine: Engine) -> Iterator[str]:

@@ -42,6 +42,8 @@ OPERATOR: Row = {
     "mode": Field("text", "what it computes"),
     "act": Field("text", "how activations are quantized; {fact} is filled in"),
     "fused": Field("flag", "whether scales are applied in the product itself", required=False),
+    "runner": Field("text", "of experts: the MoeRunner's backend; absent: the method makes none",
+                    required=False),
     "kernel_backend": Field("text", "the backend that it is called with", required=False),
     "source": Field("text", "engine file:symbol"),
 }
@@ -75,11 +77,39 @@ CT_SCHEME: Row = {
     "source": Field("text", "engine file:symbol"),
 }
 
+CHANGED_MODULE: Row = {
+    "path": Field("text", "the module's path in our families"),
+    "to": Field("text", "its path in this engine", required=False),
+    "module": Field("text", "its class in this engine", required=False),
+    "quantized": Field("flag", "whether it is built with the quantization config",
+                       required=False),
+    "before": Field("text", "the module (of our families) before which it is built",
+                    required=False),
+}
+
+SERVER_PASS: Row = {
+    "families": Field("list", "gpu.family of the GPUs on which it is made",
+                      of=Field("int", "capability x 10, rounded down to 10")),
+    "methods": Field("list", "quantization for which auto becomes the backend; none for none",
+                     of=Field("text", "a method")),
+    "moe_backend": Field("text", "what --moe-runner-backend auto becomes"),
+    "not_known": Field("list", "quantization for which what it does is not in the table",
+                       required=False, of=Field("text", "a method")),
+    "reads_weights": Field("flag", "without a quantization config the headers of the weights say "
+                           "whether it is fp8", required=False),
+    "source": Field("text", "engine file:symbol"),
+}
+
 MODEL: Row = {
     "architectures": Field("list", "registered model classes",
                            of=Field("text", "an architecture")),
     "packed": Field("map", "the class's packed_modules_mapping", required=False,
                     of=Field("list", "leaves", of=Field("text", "a leaf"))),
+    "modules": Field("list", "modules of our families that this engine builds otherwise",
+                     required=False, of=CHANGED_MODULE),
+    "server_pass": Field("row", "what the server arguments become for these classes, where "
+                         "--quantization also takes the checkpoint's own name", required=False,
+                         of=SERVER_PASS),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -114,6 +144,8 @@ SGLANG_DOCUMENT: Row = {
         "group_sizes": Field("list", "group sizes", of=Field("int", "a size")),
         "thread_n": Field("int", "min_thread_n"),
         "thread_k": Field("int", "min_thread_k"),
+        "experts_n": Field("int", "what the hidden size of experts is a multiple of"),
+        "experts_k": Field("int", "what their intermediate size is a multiple of"),
         "source": Field("text", "engine file:symbol"),
     }),
     "fp8_backend_rewrites": Field("list", "what --fp8-gemm-backend auto becomes first", of={
@@ -129,6 +161,26 @@ SGLANG_DOCUMENT: Row = {
         "type": Field("text", "the exception of a requirement that fails", required=False),
     }),
     "fp8_backends_source": Field("text", "engine file:symbol"),
+    "moe_backends": Field("list", "--moe-runner-backend values", of={
+        "id": Field("text", "the value"),
+        "takes": Field("list", "the only --quantization values, or none, that it starts with",
+                       required=False, of=Field("text", "a method")),
+        "says": Field("text", "the assertion's words for others; {method} is filled in",
+                      required=False),
+        "fp8_asserts": Field("list", "what Fp8MoEMethod asserts when it is made; the first that "
+                             "fails ends the start", required=False, of=REQUIREMENT),
+        "not_known": Field("flag", "what it does is not in the table", required=False),
+    }),
+    "moe_backends_source": Field("text", "engine file:symbol"),
+    "moe_backend_rewrites": Field("list", "--moe-runner-backend under some --quantization values",
+                                  of={
+        "method": Field("text", "the --quantization value"),
+        "families": Field("list", "gpu.family, where not all", required=False,
+                          of=Field("int", "capability x 10, rounded down to 10")),
+        "keeps": Field("list", "backends that stay", of=Field("text", "a backend")),
+        "backend": Field("text", "what the others become"),
+        "source": Field("text", "engine file:symbol"),
+    }),
     "kv_dtypes": Field("map", "--kv-cache-dtype -> the torch dtype of the cache",
                        of=Field("text", "a dtype")),
     "kv_dtypes_source": Field("text", "engine file:symbol"),

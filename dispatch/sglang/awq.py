@@ -6,6 +6,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import (
+    Experts,
+    check_backend_is_auto,
+    marlin_serves_experts,
+    unquantized_experts,
+    wna16_experts,
+)
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
@@ -14,6 +21,7 @@ from quantplan.tables.errors import NotKnownError
 SOURCE = "layers/quantization/awq/awq.py:AWQConfig"
 SCHEME = "layers/quantization/awq/schemes/awq_linear.py:AWQLinearScheme.create_weights"
 SHAPES = "layers/quantization/marlin_utils.py:verify_marlin_supports_shape"
+EXPERTS = "layers/quantization/awq/schemes/awq_moe.py:AWQMoEScheme.create_moe_runner"
 PACK = 8
 """4-bit values in a 32-bit word."""
 
@@ -67,6 +75,20 @@ def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None
     _check_plain(fields, site)
     return Assignment("AWQLinearMethod", "AWQLinearScheme", "awq",
                       why="its whole shape is none of Marlin's" if fields.marlin else None)
+
+
+def experts(fields: AwqFields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts; AWQConfig has none for them."""
+    if not fields.marlin:
+        return unquantized_experts("AWQConfig has no method for experts: their weights are built "
+                                   "in 16 bits")
+    if any(name in site.path for name in fields.ignored):
+        return unquantized_experts("named in modules_to_not_convert")
+    if not marlin_serves_experts(context, held, fields.group_size):
+        return wna16_experts(held, site, 4, fields.group_size,
+                             "a rank's experts are none of Marlin's")
+    check_backend_is_auto(context, site, EXPERTS)
+    return Assignment("AWQMoEMethod", "AWQMoEScheme", "experts_marlin_w4")
 
 
 def _marlin_fits(fields: AwqFields, context: Context, site: Site) -> bool:

@@ -46,13 +46,14 @@ class Site(NamedTuple):
 class Assignment(NamedTuple):
     """What a config class decides for a layer: its method and scheme, the list of operators that
     it chooses from (None: it has none) and the facts that these read; `why` says why it is not
-    quantized."""
+    quantized, `refusal` ends the start once all weights are loaded."""
 
     method: str
     scheme: str | None = None
     operators: str | None = None
     facts: Mapping[str, Any] = {}
     why: str | None = None
+    refusal: Exception | None = None
 
 
 def unquantized(why: str) -> Assignment:
@@ -60,8 +61,11 @@ def unquantized(why: str) -> Assignment:
     return Assignment("UnquantizedLinearMethod", operators="unquantized", why=why)
 
 
-def base_facts(table: Table, gpu: Gpu, deployment: Deployment, dtype: str) -> dict[str, Any]:
-    """Return the facts that no layer changes: gpu.*, lib.*, env.*, dtype.model, fp8.backend.
+def base_facts(
+    table: Table, gpu: Gpu, deployment: Deployment, dtype: str, moe_backend: str
+) -> dict[str, Any]:
+    """Return the facts that no layer changes: gpu.*, lib.*, env.*, dtype.model, fp8.backend,
+    moe.backend.
 
     Raises UsageError for an unknown library.
     """
@@ -69,6 +73,7 @@ def base_facts(table: Table, gpu: Gpu, deployment: Deployment, dtype: str) -> di
         "gpu.capability": gpu.capability, "gpu.family": gpu.capability // 10 * 10,
         "gpu.capability_text": gpu.capability_text, "dtype.model": dtype,
         "fp8.backend": fp8_backend(table, gpu, deployment.fp8_gemm_backend),
+        "moe.backend": moe_backend,
         **library_facts(table["libraries"], deployment),
         **variable_facts(table["environment"], deployment),
     }

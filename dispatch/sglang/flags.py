@@ -11,7 +11,7 @@ VLLM_ONLY = (
     "quantization_config", "linear_backend", "linear_backend_per_quant", "dp",
     "allow_deprecated_quantization", "attention_config", "mm_encoder_attn_backend",
     "mm_encoder_attn_dtype", "kv_cache_dtype_skip_layers", "block_size")
-NOT_YET = ("moe_backend", "expert_parallel", "attention_backend")
+NOT_YET = ("attention_backend",)
 """Fields of Deployment that SGLang has under another name and that its table does not cover."""
 
 
@@ -29,8 +29,12 @@ def check_flags(table: Table, deployment: Deployment) -> None:
         raise NotKnownError(f"SGLang with --kv-cache-dtype {deployment.kv_cache_dtype}",
                             wanted="auto, " + ", ".join(table["kv_dtypes"]),
                             hint="Which attention backends take it is not in the table yet.")
-    asked = deployment.fp8_gemm_backend
-    if asked not in table["fp8_backends"]:
-        raise UsageError(f"--fp8-gemm-backend {asked}",
-                         wanted="one of " + ", ".join(table["fp8_backends"]),
-                         hint=did_you_mean(near_names(asked, table["fp8_backends"])))
+    for asked, flag, rows in (
+            (deployment.fp8_gemm_backend, "--fp8-gemm-backend", table["fp8_backends"]),
+            (deployment.moe_backend, "--moe-backend", table["moe_backends"])):
+        if asked not in rows:
+            raise UsageError(f"{flag} {asked}", wanted="one of " + ", ".join(rows),
+                             hint=did_you_mean(near_names(asked, rows)))
+    if table["moe_backends"][deployment.moe_backend].get("not_known"):
+        raise NotKnownError(f"SGLang with --moe-backend {deployment.moe_backend}",
+                            hint="What runs then is not in the table yet.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.ignore import is_skipped
 from quantplan.dispatch.shard import whole_pieces
@@ -15,6 +16,10 @@ from quantplan.tables.errors import CheckpointError, NotKnownError
 
 SOURCE = "layers/quantization/fp8.py:Fp8Config"
 SHAPES = "layers/quantization/fp8.py:Fp8LinearMethod.validate_block_quant_shapes"
+EXPERTS = "layers/quantization/fp8.py:Fp8MoEMethod.__init__"
+CREATED = "layers/quantization/fp8.py:Fp8MoEMethod.create_fp8_moe_weight_"
+ALIGNED = ("layers/moe/moe_runner/flashinfer_trtllm.py:"
+           "align_fp8_moe_weights_for_flashinfer_trtllm")
 SCHEMES = ("static", "dynamic")
 
 
@@ -90,6 +95,37 @@ def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None
     return Assignment("Fp8LinearMethod", None, "fp8_block", facts)
 
 
+def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts, or refuse as Fp8MoEMethod does."""
+    if is_skipped(context, site.path, fields.ignored):
+        return unquantized_experts("named in the layers that Fp8Config leaves alone", "trtllm")
+    facts = {**_facts(fields), "moe.act": "group" if fields.block else "static" if (
+        fields.act == "static") else "per_tensor"}
+    backend = context.facts["moe.backend"]
+    _check(context.table["moe_backends"][backend].get("fp8_asserts", ()), "AssertionError",
+           {**context.facts, **facts}, site, EXPERTS)
+    if fields.block is not None:
+        _check_experts_block(fields.block, held, site)
+    unscaled = (backend in PADDED_UNDER and fields.serialized and fields.block is None
+                and fields.act == "dynamic")
+    refusal = refuse("weight loading", "AssertionError", "", site.path, ALIGNED, hint="The backend "
+                     "needs activation scales in the checkpoint: pass --moe-backend triton."
+                     ) if unscaled else None
+    return Assignment("Fp8MoEMethod", None, "experts_fp8", facts, refusal=refusal)
+
+
+def _check_experts_block(block: tuple[int, int], held: Experts, site: Site) -> None:
+    """Refuse a block that does not divide what one rank holds of an expert."""
+    for which, word, size in (("output", "gate's and up's", block[0]),
+                              ("input", "down's", block[1] if held.tp > 1 else 1)):
+        if held.intermediate % size:
+            side = "n" if which == "output" else "k"
+            raise refuse("shapes under TP", "ValueError", f"The {which}_size of {word} weight = "
+                         f"{held.intermediate} is not divisible by weight quantization "
+                         f"block_{side} = {size}.", site.path, CREATED,
+                         hint=whole_pieces(held.intermediate * held.tp, size, "blocks"))
+
+
 def _facts(fields: Fp8Fields) -> dict[str, Any]:
     block = fields.block
     return {"fp8.serialized": fields.serialized,
@@ -103,12 +139,19 @@ def check_backend(context: Context, facts: Mapping[str, Any], site: Site) -> Non
     """Refuse a backend that this GPU does not have: asked for every layer, block or not, Marlin or
     not."""
     backend = context.table["fp8_backends"][context.facts["fp8.backend"]]
-    for row in backend.get("requires", ()):
-        check = evaluate(row, {**context.facts, **facts}, backend["id"], "")
+    _check(backend.get("requires", ()), backend.get("type", ""), {**context.facts, **facts}, site,
+           context.table["fp8_backends_source"])
+
+
+def _check(
+    rows: Sequence[Mapping[str, Any]], kind: str, facts: Mapping[str, Any], site: Site, source: str
+) -> None:
+    """Refuse with the words of the first requirement that fails."""
+    for row in rows:
+        check = evaluate(row, facts, row["fact"], source)
         if check is not None and check.verdict == FAIL:
-            raise refuse("kernel selection", backend["type"], str(check.says), site.path,
-                         context.table["fp8_backends_source"],
-                         hint="Drop --fp8-gemm-backend, or choose one that this GPU has.")
+            raise refuse("kernel selection", kind, str(check.says), site.path, source,
+                         hint="Drop the flag, or choose a backend that this GPU has.")
 
 
 def _check_mxfp8_view(fields: Fp8Fields) -> None:

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, check_backend_is_auto
 from quantplan.dispatch.sglang.fields import Config, given, need, whole
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
 
 SOURCE = "layers/quantization/gptq/gptq.py:GPTQMarlinConfig"
+EXPERTS = "hardware_backend/gpu/quantization/gptq_kernels.py:GPTQMarlinMoEKernel.create_moe_runner"
 TYPES = ((4, True), (8, True))
 """(bits, sym) that GPTQMarlinConfig.TYPE_MAP has."""
 
@@ -63,6 +65,13 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
     bits, sym = rule.get("bits", fields.bits), rule.get("sym", fields.sym)
     _check_type(bits, sym, site.path)
     return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}")
+
+
+def experts(fields: GptqFields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts, which no rule of `dynamic` reaches."""
+    check_backend_is_auto(context, site, EXPERTS)
+    return Assignment("GPTQMarlinMoEMethod", "GPTQMarlinMoEScheme",
+                      f"experts_marlin_w{fields.bits}")
 
 
 def _rule(fields: GptqFields, path: str) -> Mapping[str, Any] | None:

@@ -31,11 +31,27 @@ def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
         hint="Its layers are not in SGLang's table yet.")
 
 
-def built(checkpoint: Checkpoint) -> Structure:
-    """Return the structure with SGLang's module classes."""
+def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
+    """Return the structure with SGLang's module classes and paths: `row` is the class' own."""
     structure = model_structure(checkpoint)
-    return structure._replace(modules=tuple(map(_renamed, structure.modules)))
+    changes = {change["path"]: change for change in row.get("modules", ())}
+    modules = _ordered(list(structure.modules), changes)
+    return structure._replace(modules=tuple(
+        _renamed(module, changes.get(module.path, {})) for module in modules))
 
 
-def _renamed(module: Module) -> Module:
-    return module._replace(module=OWN_CLASSES.get(module.module, module.module))
+def _ordered(modules: list[Module], changes: Mapping[str, Mapping[str, Any]]) -> list[Module]:
+    for path, change in changes.items():
+        if "before" in change:
+            moved = [module for module in modules if module.path == path]
+            modules = [module for module in modules if module.path != path]
+            at = next((i for i, module in enumerate(modules) if module.path == change["before"]),
+                      len(modules))
+            modules[at:at] = moved
+    return modules
+
+
+def _renamed(module: Module, change: Mapping[str, Any]) -> Module:
+    own = change.get("module") or OWN_CLASSES.get(module.module, module.module)
+    return module._replace(module=own, path=change.get("to", module.path),
+                           quantized=change.get("quantized", module.quantized))

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table, base_facts
 from quantplan.dispatch.sglang.dtypes import device_dtype, kv_dtype, model_dtype
+from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
 from quantplan.dispatch.sglang.models import built, model_row
 from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import choose
+from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
 from quantplan.dispatch.shard import shard
 from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Trace, refuse
@@ -38,9 +40,12 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                         steps=named.steps)
         _check_server(table, named.resolved, gpu)
         row = model_row(table, checkpoint)
+        server = server_arguments(table, checkpoint, gpu, deployment, row)
+        named = name_method(table, checkpoint, server.quantization, gpu.capability)
+        method = method._replace(resolved=named.resolved, steps=named.steps)
         dtype = device_dtype(table, gpu, dtype)
-        context = Context(table, checkpoint, built(checkpoint), gpu, deployment, dtype,
-                          base_facts(table, gpu, deployment, dtype),
+        context = Context(table, checkpoint, built(checkpoint, row), gpu, deployment, dtype,
+                          base_facts(table, gpu, deployment, dtype, server.moe_backend),
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()})
         serving = serve(named, context)
         method = method._replace(config_class=serving.config_class,
@@ -71,14 +76,26 @@ def _check_server(table: Table, resolved: str | None, gpu: Gpu) -> None:
                      hint="Drop --quantization here.")
 
 
-def _layers(context: Context, serving: Serving) -> Iterator[Layer]:
+def _layers(context: Context, serving: Serving) -> list[Layer]:
+    """Return every layer, or refuse as the first whose weights are refused after loading."""
+    made = list(_made(context, serving))
+    for _, assignment in made:
+        if assignment is not None and assignment.refusal is not None:
+            raise assignment.refusal
+    return [layer for layer, _ in made]
+
+
+def _made(context: Context, serving: Serving) -> Iterator[tuple[Layer, Assignment | None]]:
     tp = context.deployment.tp
     for module, index in context.structure.sites():
         if module.kind == "norm":
             continue
         site = Site(module.path_at(index), index, module, shard(module, tp))
         if module.kind == "attention":
-            yield Layer(site.path, module.module, layer_index=index, method=serving.kv_method)
+            yield Layer(site.path, module.module, layer_index=index,
+                        method=serving.kv_method), None
+        elif module.kind == "experts":
+            yield experts_layer(context, serving, site)
         elif module.leaves:
             _check_division(site, tp)
             yield _linear(context, serving, site)
@@ -94,17 +111,18 @@ def _check_division(site: Site, tp: int) -> None:
                             hint="Choose a tensor parallel size that divides it.")
 
 
-def _linear(context: Context, serving: Serving, site: Site) -> Layer:
+def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
     head = site.module.module == "ParallelLMHead"
     plain = HEAD if head else EMBEDDING if site.module.split == "vocab" else PLAIN
-    assignment = serving.assign(site) or plain
+    bare = site.module.kind == "linear" and not site.module.quantized
+    assignment = (None if bare else serving.assign(site)) or plain
     layer = Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                   assignment.method, assignment.scheme, why=assignment.why)
     if assignment.operators is None:
-        return layer
+        return layer, assignment
     choice = choose(context.table, assignment.operators,
                     {**context.facts, **site.facts, **assignment.facts})
     row = choice.row or {}
     return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
                           asked=assignment.facts.get("fp8.act"), fused=row.get("fused"),
-                          kernel_backend=row.get("kernel_backend"))
+                          kernel_backend=row.get("kernel_backend")), assignment

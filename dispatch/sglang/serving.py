@@ -18,12 +18,13 @@ CONFIG = "model_loader/weight_utils.py:get_quant_config"
 
 
 class Serving(NamedTuple):
-    """The config class that serves the model: how it assigns layers, the method of attention
-    layers, and what the checkpoint says of the KV cache."""
+    """The config class that serves the model: how it assigns layers and experts, the method of
+    attention layers, and what the checkpoint says of the KV cache."""
 
     config_class: str | None
     min_capability: int | None
     assign: Callable[[Site], Assignment | None]
+    experts: Callable[[Site, Any], Assignment | None]
     kv_method: str | None = None
     kv_algo: str | None = None
 
@@ -32,7 +33,7 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     """Return what serves the named method; refuses at the config's fields, the capability gate and
     the activation dtype, in that order. Raises NotKnownError for methods without a module."""
     if named.resolved is None:
-        return Serving(None, None, lambda site: None)
+        return Serving(None, None, lambda site: None, lambda site, held: None)
     row = context.table["methods"][named.resolved]
     if named.config is None:
         _check_without_config(row)
@@ -45,9 +46,16 @@ def serve(named: NamedMethod, context: Context) -> Serving:
         raise NotKnownError(f"the layers of SGLang's {named.resolved}",
                             hint="Its name, fields that no rule reads, and gates are in the table; "
                             "its operators are not yet.")
+    def experts(site: Site, held: Any) -> Assignment | None:
+        if not hasattr(module, "experts"):
+            raise NotKnownError(f"the routed experts of SGLang's {row['id']}",
+                                hint="Their methods are not in the table yet.")
+        found: Assignment | None = module.experts(fields, context, site, held)
+        return found
+
     kv_method = module.kv_method(fields) if hasattr(module, "kv_method") else row.get("kv_method")
     return Serving(row["config_class"], row["min_capability"],
-                   lambda site: module.assign(fields, context, site), kv_method,
+                   lambda site: module.assign(fields, context, site), experts, kv_method,
                    module.kv_algo(fields))
 
 

@@ -23,23 +23,26 @@ def rows_of(version: str) -> list[dict[str, Any]]:
 
 
 ROWS = rows_of("0.5.22")
-ANSWERED = 778
+ANSWERED = 954
 """Rows whose model, method and flags are in the table; the others are not known."""
 FLAGS = {"fp8_gemm_runner_backend": "fp8_gemm_backend", "moe_runner_backend": "moe_backend"}
-FIELDS = ("method", "module", "scheme", "kernel", "mode", "fused", "kernel_backend")
+FIELDS = ("method", "module", "scheme", "kernel", "mode", "fused", "kernel_backend",
+          "moe_runner_backend")
 
 
 def ask(row: dict[str, Any]) -> dict[str, Any]:
     """Return our answer to a row's case; raises NotKnownError for flags that have no option yet."""
     case, given = row["case"], dict(row["case"].get("server_args") or {})
     given.pop("load_format", None)
+    ranks = case.get("tp_size", 1)
+    split = given.pop("ep_size", 1)
     unknown = set(given) - set(FLAGS)
-    if unknown or "ep_size" in case:
+    if unknown or split not in (1, ranks):
         raise NotKnownError(f"server arguments {unknown}")
     return explain(
         case["config"], engine="sglang", engine_version=row["version"],
         capability=case["capability"],
-        tp=case.get("tp_size", 1), dtype=case.get("dtype"), env=case.get("env"),
+        tp=ranks, enable_expert_parallel=split > 1, dtype=case.get("dtype"), env=case.get("env"),
         quantization=case.get("quantization"), side_files=case.get("extra_files"),
         kv_cache_dtype=case.get("kv_cache_dtype", "auto"),
         libs=dict.fromkeys(case.get("absent", ()), False),

@@ -1,0 +1,113 @@
+"""Routed experts: what one rank holds of them, and the runner that serves them
+(layers/moe/fused_moe_triton/layer.py:FusedMoE)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.sglang.context import Assignment, Context, Site
+from quantplan.dispatch.sglang.operators import choose
+from quantplan.dispatch.sglang.serving import Serving
+from quantplan.dispatch.trace import Layer, refuse
+from quantplan.tables.errors import NotKnownError
+
+LAYER = "layers/moe/fused_moe_triton/layer.py:FusedMoE.__init__"
+PADDED_UNDER = ("flashinfer_trtllm", "flashinfer_trtllm_routed")
+PADDED_TO = 128
+"""Backends under which FusedMoE rounds the intermediate size of a rank up, and to what."""
+NO_RUNNER = "none"
+"""Layer.moe_backend of experts whose method makes no MoeRunner."""
+
+
+class Experts(NamedTuple):
+    """What one rank holds: experts, and the sizes of each; `tp` ranks cut an expert."""
+
+    count: int
+    hidden: int
+    intermediate: int
+    tp: int
+
+
+def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
+    """Return the layer of routed experts and what its method decided."""
+    held = experts_held(context, site)
+    assignment = serving.experts(site, held) or unquantized_experts()
+    choice = choose(context.table, str(assignment.operators),
+                    {**context.facts, **assignment.facts})
+    return Layer(site.path, site.module.module, layer_index=site.layer_index,
+                 method=assignment.method, scheme=assignment.scheme, why=assignment.why,
+                 selection=choice.selection, mode=choice.text("mode"), act=choice.text("act"),
+                 moe_backend=choice.text("runner") or NO_RUNNER), assignment
+
+
+def experts_held(context: Context, site: Site) -> Experts:
+    """Return what one rank holds; refuses where ranks do not divide experts or their sizes."""
+    facts, ranks = site.module.facts, context.deployment.tp
+    if facts.get("activation") != "silu" or not facts.get("gated") or facts.get(
+            "router_weight_on_input"):
+        raise NotKnownError(f"SGLang's experts of {context.structure.architecture}",
+                            hint="Their activation is not in SGLang's table yet.")
+    ep = ranks if context.deployment.expert_parallel else 1
+    tp = ranks // ep
+    _check_ranks(site, tp, facts)
+    for size, parts in ((facts["experts"], ep), (facts["intermediate"], tp)):
+        if size % parts:
+            raise refuse("shapes under TP", "AssertionError", "", site.path, LAYER,
+                         hint=f"Choose a number of ranks that divides {size}.")
+    cut = facts["intermediate"] // tp
+    if context.facts["moe.backend"] in PADDED_UNDER:
+        cut += -cut % PADDED_TO
+    return Experts(facts["experts"] // ep, facts["hidden"], cut, tp)
+
+
+def _check_ranks(site: Site, tp: int, facts: Mapping[str, Any]) -> None:
+    if tp > facts["experts"]:
+        raise refuse("shapes under TP", "ValueError", f"Tensor parallel size {tp} is greater than "
+                     f"the number of experts {facts['experts']}.", site.path, LAYER,
+                     hint="Use fewer ranks.")
+
+
+def unquantized_experts(why: str | None = None, told: str = "all") -> Assignment:
+    """Return the assignment of experts that stay in 16 bits; `told` is what the method is told of
+    the backend: all, trtllm (not DeepGEMM), or nothing."""
+    return Assignment("UnquantizedFusedMoEMethod", operators="experts_unquantized",
+                      facts={"moe.told": told}, why=why)
+
+
+def check_backend_is_auto(context: Context, site: Site, source: str) -> None:
+    """Refuse a backend that was asked for: the scheme asserts that there is none."""
+    if context.facts["moe.backend"] != "auto":
+        raise refuse("kernel selection", "AssertionError", "", site.path, source,
+                     hint="Drop --moe-backend: Marlin serves these experts.")
+
+
+def wna16_experts(
+    held: Experts, site: Site, bits: int, group_size: int, why: str | None = None
+) -> Assignment:
+    """Return the assignment of MoeWNA16Method, which halves groups until they fit the sizes
+    (layers/quantization/moe_wna16.py:MoeWNA16Method.create_weights)."""
+    source = "layers/quantization/moe_wna16.py:MoeWNA16Method.create_weights"
+    size = group_size
+    if size < 1:
+        raise NotKnownError(f"SGLang's WNA16 experts with group size {size}",
+                            hint="The engine fails there while it makes the layer.")
+    while held.intermediate % size or held.hidden % size:
+        size //= 2
+        if size < WNA16_GROUP:
+            raise refuse("shapes under TP", "AssertionError", "", site.path, source,
+                         hint="Use fewer tensor parallel ranks.")
+    return Assignment("MoeWNA16Method", operators=f"experts_wna16_w{bits}", why=why)
+
+
+WNA16_GROUP = 32
+"""The smallest group that MoeWNA16Method takes where it makes them smaller."""
+
+
+def marlin_serves_experts(context: Context, held: Experts, group_size: int) -> bool:
+    """Return whether Marlin serves the experts
+    (layers/quantization/marlin_utils.py:check_moe_marlin_supports_layer)."""
+    row = context.table["marlin"]
+    return (held.hidden % row["experts_n"] == 0
+            and held.intermediate % max(row["experts_k"], group_size) == 0
+            and group_size in row["group_sizes"])

@@ -1,0 +1,61 @@
+"""GPTQ and AWQ checkpoints under --quantization moe_wna16 (layers/quantization/moe_wna16.py)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quantplan.dispatch.sglang import awq, gptq
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, unquantized_experts, wna16_experts
+from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
+from quantplan.dispatch.sglang.names import marlin_serves
+from quantplan.tables.errors import NotKnownError
+
+
+class Wna16Fields(NamedTuple):
+    """What MoeWNA16Config keeps, and the config that serves its linear layers."""
+
+    bits: int
+    group_size: int
+    ignored: tuple[str, ...]
+    linear: awq.AwqFields | gptq.GptqFields
+
+
+def read(config: Config | None, context: Context) -> Wna16Fields:
+    """Return the fields, or refuse as the config class does. Raises NotKnownError for GPTQ
+    checkpoints that Marlin does not serve."""
+    assert config is not None, "the class asks for a file first"
+    bits, group_size = (whole(need(config, key), key) for key in ("bits", "group_size"))
+    if config.get("quant_method") == "awq":
+        need(config, "zero_point")
+        ignored = names(given(config, "modules_to_not_convert"), "modules_to_not_convert")
+        return Wna16Fields(bits, group_size, ignored, awq.read(config, context))
+    sym = need(config, "sym")
+    if sym is not True or config.get("desc_act") is None or not marlin_serves(
+            context.table, group_size, context.gpu.capability):
+        raise NotKnownError("the linear layers of SGLang's moe_wna16 for this GPTQ checkpoint",
+                            hint="Only those that Marlin serves are in the table.")
+    return Wna16Fields(bits, group_size, (), gptq.read(config, context))
+
+
+def kv_algo(fields: Wna16Fields) -> str | None:
+    """Return nothing: these checkpoints say nothing of the KV cache."""
+    return None
+
+
+def assign(fields: Wna16Fields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer: GPTQ's on Marlin, or plain AWQ's."""
+    if site.module.split == "vocab":
+        return None
+    if any(name in site.path for name in fields.ignored):
+        return unquantized("named in modules_to_not_convert")
+    if isinstance(fields.linear, awq.AwqFields):
+        return awq.assign(fields.linear, context, site)
+    return gptq.assign(fields.linear, context, site)
+
+
+def experts(fields: Wna16Fields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts: Triton, whatever the backend."""
+    if any(name in site.path for name in fields.ignored):
+        return unquantized_experts("named in modules_to_not_convert", "nothing")
+    return wna16_experts(held, site, fields.bits, fields.group_size)

@@ -1,0 +1,82 @@
+"""What the server makes of its arguments before any config class is asked: the architecture's own
+pass, then the rules between method and MoE runner (arg_groups/)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.names import UNQUANT, quantization_config
+from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
+
+Row = Mapping[str, Any]
+NONE = "none"
+"""How rows spell no quantization."""
+FP8_WEIGHTS = "F8_E4M3"
+
+
+class Server(NamedTuple):
+    """The server arguments --quantization and --moe-runner-backend as they are in the end."""
+
+    quantization: str | None
+    moe_backend: str
+
+
+def server_arguments(
+    table: Table, checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment, model: Row
+) -> Server:
+    """Return the arguments, or refuse as the server does. `model` is the model class' row."""
+    server = Server(deployment.quantization, deployment.moe_backend)
+    changes = model.get("server_pass")
+    family = gpu.capability // 10 * 10
+    if changes is not None and family in changes["families"]:
+        server = _passed(changes, table, checkpoint, server)
+    typed = None if server.quantization == UNQUANT else server.quantization
+    server = server._replace(moe_backend=_rewritten(table, typed, family, server.moe_backend))
+    row = table["moe_backends"][server.moe_backend]
+    if "takes" in row and (typed or NONE) not in row["takes"]:
+        raise refuse("flags", "AssertionError", row["says"].replace("{method}", str(typed)), None,
+                     table["moe_backends_source"],
+                     hint="Drop --moe-backend, or name a method that it takes.")
+    return server
+
+
+def _passed(changes: Row, table: Table, checkpoint: Checkpoint, server: Server) -> Server:
+    """Return the arguments after the architecture's pass: the checkpoint's own method counts as
+    typed, and the backend is no longer auto for some methods."""
+    named = server.quantization
+    if named is None:
+        named = _own_method(changes, table, checkpoint)
+        server = server._replace(quantization=named)
+    method = NONE if named in (None, UNQUANT) else named
+    if method in changes.get("not_known", ()):
+        raise NotKnownError(f"what SGLang's server makes of {method} with this model class here",
+                            hint="The formats of its experts decide, which no rule reads yet.")
+    auto = server.moe_backend == "auto" and method in changes["methods"]
+    return server._replace(moe_backend=changes["moe_backend"]) if auto else server
+
+
+def _own_method(changes: Row, table: Table, checkpoint: Checkpoint) -> str | None:
+    """Return the name in config.json, into which the canonical one of ModelOpt was written."""
+    own = checkpoint.config.get("quantization_config") is not None
+    config = quantization_config(table, checkpoint) if own else None
+    named = None if config is None else config.get("quant_method")
+    if named is None and changes.get("reads_weights"):
+        if checkpoint.tensors is None:
+            raise NotKnownError("the dtype of the experts' weights",
+                                hint="SGLang reads it from the safetensors headers here: give the "
+                                "model's folder.")
+        first = min((name for name in checkpoint.tensors if "experts" in name and "weight" in name),
+                    default=None)
+        if first is not None and checkpoint.tensors[first].dtype == FP8_WEIGHTS:
+            return "fp8"
+    return None if named is None else str(named)
+
+
+def _rewritten(table: Table, typed: str | None, family: int, backend: str) -> str:
+    return next((str(row["backend"]) for row in table["moe_backend_rewrites"]
+                 if row["method"] == typed and backend not in row["keeps"]
+                 and family in row.get("families", (family,))), backend)

@@ -1,0 +1,48 @@
+"""Routed experts under SGLang 0.5.22, each with the engine's own answer to that row of its golden
+file: the runner and the method, or the words with which the start ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dispatch.test_sglang_golden import ask, named
+
+MODEL = "qwen3_30b_a3b"
+TRTLLM = ("Invalid quantization 'awq'. \nFlashInfer TRTLLM MOE supports only: 'modelopt_fp4', "
+          "'nvfp4_online', 'fp8', 'modelopt_fp8', 'modelopt_mixed', 'compressed-tensors', or "
+          "bfloat16 (None).")
+
+
+@pytest.mark.parametrize("row, method, runner", [
+    ("none|sm90", "UnquantizedFusedMoEMethod", "triton"),
+    ("none|sm103", "UnquantizedFusedMoEMethod", "flashinfer_trtllm"),
+    ("none|sm80|moe_runner_backend=cutlass", "UnquantizedFusedMoEMethod", "triton"),
+    ("fp8_block|sm80", "Fp8MoEMethod", "triton"),
+    ("fp8_block|sm100", "Fp8MoEMethod", "flashinfer_trtllm"),
+    ("fp8_block|sm90|moe_runner_backend=flashinfer_cutlass", "Fp8MoEMethod", "triton"),
+    ("fp8_dyn|sm80|moe_runner_backend=marlin", "Fp8MoEMethod", None),
+    ("awq_g128|sm75", "UnquantizedFusedMoEMethod", "triton"),
+    ("awq_g128|sm80", "AWQMoEMethod", "marlin"),
+    ("awq_g128|sm80|tp_size=8", "MoeWNA16Method", "triton"),
+    ("gptq8_g128|sm80", "GPTQMarlinMoEMethod", "marlin"),
+    ("gptq_cli_wna16|sm80", "MoeWNA16Method", "triton"),
+])
+def test_the_runner(row: str, method: str, runner: str | None) -> None:
+    layers = {layer["path"]: layer for layer in ask(named(f"{MODEL}|{row}"))["layers"]}
+    found = layers["model.layers.*.mlp.experts"]
+    assert (found["method"], found["moe_runner_backend"]) == (method, runner)
+    assert layers["model.layers.*.mlp.gate"]["method"] == "UnquantizedLinearMethod"
+
+
+@pytest.mark.parametrize("row, message", [
+    ("fp8_block|sm90|tp_size=8", "The output_size of gate's and up's weight = 96 is not divisible "
+     "by weight quantization block_n = 128."),
+    ("fp8_dyn|sm89|moe_runner_backend=cutlass", "cutlass_fp8 MoE requires block quantization"),
+    ("fp8_dyn|sm100", ""),
+    ("awq_g128|sm80|moe_runner_backend=triton", ""),
+    ("awq_g128|sm100|moe_runner_backend=flashinfer_trtllm", TRTLLM),
+    ("awq_g128|sm100", "torch.bfloat16 is not supported for quantization method awq. Supported "
+     "dtypes: [torch.float16]"),
+])
+def test_the_words_of_the_refusal(row: str, message: str) -> None:
+    assert ask(named(f"{MODEL}|{row}"))["error"]["message"] == message
