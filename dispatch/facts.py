@@ -115,6 +115,7 @@ class Deployment(NamedTuple):
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     block_size: int | None = None
     fp8_gemm_backend: str = "auto"
+    fp4_gemm_backend: str = "auto"
     env: Mapping[str, str] = {}
     libs: Mapping[str, bool | str | None] = {}
 

@@ -62,6 +62,7 @@ def explain(
     kv_cache_dtype_skip_layers: Sequence[str] = (),
     block_size: int | None = None,
     fp8_gemm_backend: str | None = None,
+    fp4_gemm_backend: str | None = None,
     tensors: Mapping[str, Any] | None = None,
     side_files: Mapping[str, Any] | None = None,
     revision: str | None = None,

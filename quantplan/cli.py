@@ -16,9 +16,9 @@ from quantplan import __version__
 from quantplan.cli_options import (
     assume_nearest,
     deployment_options,
-    fp8_gemm_backend,
     model_options,
     selection_options,
+    sglang_options,
 )
 from quantplan.cli_tables import tables
 from quantplan.cli_verify import verify
@@ -47,7 +47,7 @@ def quantplan() -> None:
               help="vllm or sglang; repeatable. Default: vllm, its default version.")
 @assume_nearest
 @selection_options
-@fp8_gemm_backend
+@sglang_options
 @click.option("--why-not", metavar="KERNEL", shell_complete=kernel_names,
               help="Every check of one kernel, layer by layer (text only).")
 @click.option("--verbose", "-v", is_flag=True, help="The whole trace.")

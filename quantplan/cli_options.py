@@ -71,9 +71,12 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-fp8_gemm_backend = click.option(
-    "--fp8-gemm-backend", default="auto", metavar="NAME", show_default=True,
-    help="As SGLang's flag.")
+def sglang_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags that only SGLang has."""
+    for flag in ("--fp4-gemm-backend", "--fp8-gemm-backend"):
+        command = click.option(flag, default="auto", metavar="NAME", show_default=True,
+                               help="As SGLang's flag.")(command)
+    return command
 
 
 assume_nearest = click.option(

@@ -102,7 +102,8 @@ def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
         "mm_encoder_attn_dtype": deployment.mm_encoder_attn_dtype,
         "kv_cache_dtype_skip_layers": list(deployment.kv_cache_dtype_skip_layers),
         "block_size": deployment.block_size,
-        "fp8_gemm_backend": deployment.fp8_gemm_backend, "env": dict(deployment.env),
+        "fp8_gemm_backend": deployment.fp8_gemm_backend,
+        "fp4_gemm_backend": deployment.fp4_gemm_backend, "env": dict(deployment.env),
         "libs": dict(deployment.libs),
     }
 

@@ -52,6 +52,9 @@ OPERATORS: Row = {
     "id": Field("text", "the list's name"),
     "operators": Field("list", "in the engine's order; the first whose requirements pass runs",
                        of=OPERATOR),
+    "after_loading": Field("list", "requirements on the weights' post-processing, after every "
+                           "layer is built; the first that fails ends the start with a ValueError",
+                           required=False, of=REQUIREMENT),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -67,6 +70,8 @@ CT_SCHEME: Row = {
         "map", "facts", of=Field("any", "a value, or a list of values"))),
     "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
     "below": Field("text", "the scheme that serves the group on older GPUs", required=False),
+    "below_when": Field("map", "facts at which that scheme serves it on every GPU", required=False,
+                        of=Field("scalar", "a value")),
     "by": Field("text", "the argument of the weights that chooses the operators",
                 required=False, choices=("strategy", "num_bits")),
     "operators": Field("map", "that argument -> list of operators; absent: not in the table",
@@ -181,6 +186,18 @@ SGLANG_DOCUMENT: Row = {
         "backend": Field("text", "what the others become"),
         "source": Field("text", "engine file:symbol"),
     }),
+    "fp4_backends": Field("list", "--fp4-gemm-backend values", of={
+        "id": Field("text", "the value"),
+    }),
+    "fp4_backends_source": Field("text", "engine file:symbol"),
+    "fp4_auto": Field("list", "what --fp4-gemm-backend auto becomes; the first that fits", of={
+        "backend": Field("text", "the backend"),
+        "needs": REQUIREMENTS,
+        "source": Field("text", "engine file:symbol"),
+    }),
+    "modelopt_fp4_excludes": Field("list", "keys of a flat ModelOpt config that may name the "
+                                   "excluded modules, in order", of=Field("text", "a key")),
+    "modelopt_fp4_excludes_source": Field("text", "engine file:symbol"),
     "kv_dtypes": Field("map", "--kv-cache-dtype -> the torch dtype of the cache",
                        of=Field("text", "a dtype")),
     "kv_dtypes_source": Field("text", "engine file:symbol"),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.environment import library_facts, variable_facts
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.predicates import holds
 from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import Module, Structure
 
@@ -65,11 +66,11 @@ def base_facts(
     table: Table, gpu: Gpu, deployment: Deployment, dtype: str, moe_backend: str
 ) -> dict[str, Any]:
     """Return the facts that no layer changes: gpu.*, lib.*, env.*, dtype.model, fp8.backend,
-    moe.backend.
+    fp4.backend, moe.backend.
 
     Raises UsageError for an unknown library.
     """
-    return {
+    facts = {
         "gpu.capability": gpu.capability, "gpu.family": gpu.capability // 10 * 10,
         "gpu.capability_text": gpu.capability_text, "dtype.model": dtype,
         "fp8.backend": fp8_backend(table, gpu, deployment.fp8_gemm_backend),
@@ -77,6 +78,13 @@ def base_facts(
         **library_facts(table["libraries"], deployment),
         **variable_facts(table["environment"], deployment),
     }
+    return {**facts, "fp4.backend": fp4_backend(table, facts, deployment.fp4_gemm_backend)}
+
+
+def fp4_backend(table: Table, facts: Mapping[str, Any], asked: str) -> str:
+    """Return --fp4-gemm-backend as the scheduler leaves it: auto is the GPU's own."""
+    return asked if asked != "auto" else next(
+        str(row["backend"]) for row in table["fp4_auto"] if holds(row, facts))
 
 
 def fp8_backend(table: Table, gpu: Gpu, asked: str) -> str:

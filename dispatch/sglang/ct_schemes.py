@@ -52,7 +52,8 @@ def _scheme(group: Group, context: Context, path: str) -> Mapping[str, Any]:
                      hint="SGLang reads no such combination of weights, activations and format.")
     if "refused" in row:
         raise _refused(row["refused"], row, group, path)
-    if "below" in row and capability < row["min_capability"]:
+    if "below" in row and (capability < row["min_capability"] or (
+            "below_when" in row and applies(row["below_when"], context.facts))):
         row = schemes[row["below"]]
     least = row["min_capability"]
     if capability < least:

@@ -31,6 +31,7 @@ def check_flags(table: Table, deployment: Deployment) -> None:
                             hint="Which attention backends take it is not in the table yet.")
     for asked, flag, rows in (
             (deployment.fp8_gemm_backend, "--fp8-gemm-backend", table["fp8_backends"]),
+            (deployment.fp4_gemm_backend, "--fp4-gemm-backend", table["fp4_backends"]),
             (deployment.moe_backend, "--moe-backend", table["moe_backends"])):
         if asked not in rows:
             raise UsageError(f"{flag} {asked}", wanted="one of " + ", ".join(rows),

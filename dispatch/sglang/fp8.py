@@ -9,7 +9,7 @@ from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
-from quantplan.dispatch.sglang.ignore import is_skipped
+from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -46,27 +46,31 @@ def read(config: Config | None, context: Context) -> Fp8Fields:
         raise refuse("config fields", "ValueError", f"Unsupported activation scheme {act}", None,
                      SOURCE, hint="activation_scheme is static or dynamic.")
     ignored = names(given(config, "ignored_layers", "modules_to_not_convert"), "ignored_layers")
-    both = [form for name in ignored for bare in (name.removeprefix("model."),)
-            for form in (bare, f"model.{bare}")]
     kv_algo = given(config, "kv_cache_quant_algo")
-    return Fp8Fields(True, act, (*both, *more), _block(given(config, "weight_block_size"), act),
+    return Fp8Fields(True, act, (*both_forms(ignored), *more),
+                     _block(given(config, "weight_block_size"), act),
                      given(config, "scale_fmt"), None if kv_algo is None else str(kv_algo))
 
 
 def _block(value: Any, act: str) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise CheckpointError("quantization config: weight_block_size", wanted="[rows, columns]",
-                              found=repr(value)[:60])
-    if len(value) != 2:
+    if isinstance(value, list) and len(value) != 2:
         raise refuse("config fields", "ValueError", "The quantization block size of weight must "
                      f"have 2 dimensions, but got {len(value)} dimensions.", None, SOURCE,
                      hint="weight_block_size is [rows, columns].")
-    if act != "dynamic":
+    if value is not None and act != "dynamic":
         raise refuse("config fields", "ValueError", "The block-wise quantization only supports "
                      f"dynamic activation scheme for now, but got {act} activation scheme.", None,
                      SOURCE, hint="Block scales go with activation_scheme dynamic.")
+    return block_size(value)
+
+
+def block_size(value: Any) -> tuple[int, int] | None:
+    """Return [rows, columns] as a pair, None for null. Raises CheckpointError for anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise CheckpointError("quantization config: weight_block_size", wanted="[rows, columns]",
+                              found=repr(value)[:60])
     rows, columns = (whole(size, "weight_block_size") for size in value)
     if min(rows, columns) < 1:
         raise CheckpointError("quantization config: weight_block_size",

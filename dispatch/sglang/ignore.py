@@ -26,6 +26,12 @@ def is_skipped(context: Context, path: str, ignored: Sequence[str]) -> bool:
     return _named(path, ignored)
 
 
+def both_forms(ignored: Iterable[str]) -> tuple[str, ...]:
+    """Return every name without and with the leading `model.`."""
+    return tuple(form for name in ignored for bare in (name.removeprefix("model."),)
+                 for form in (bare, f"model.{bare}"))
+
+
 def _parts(context: Context, name: str) -> tuple[str, ...]:
     fallback: Mapping[str, Sequence[str]] = context.table["fused_fallback"]
     return tuple(context.packed.get(name) or fallback.get(name, ()))

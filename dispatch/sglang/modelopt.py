@@ -27,7 +27,7 @@ class ModelOptFields(NamedTuple):
 def read(config: Config | None, context: Context) -> ModelOptFields:
     """Return the fields, or refuse as ModelOptFp8Config does: a flat config's `ignore` and
     kv_cache_scheme, a nested one's exclude_modules and kv_cache_quant_algo."""
-    served = _served(context.checkpoint) or config or {}
+    served = served_config(context.checkpoint) or config or {}
     algo = served.get("quant_algo")
     if algo is not None:
         kv_algo, excluded = _flat_kv(served), served.get("ignore")
@@ -48,7 +48,7 @@ def read(config: Config | None, context: Context) -> ModelOptFields:
     return ModelOptFields(names(excluded, "exclude_modules"), kv_algo)
 
 
-def _served(checkpoint: Checkpoint) -> Config | None:
+def served_config(checkpoint: Checkpoint) -> Config | None:
     """Return the config that the class reads: config.json's own, else the file beside it."""
     own = checkpoint.config.get("quantization_config")
     found: Any = own if own is not None else checkpoint.side_files.get("hf_quant_config.json")

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
-from quantplan.dispatch.predicates import PASS, Facts, evaluate, fill
+from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Facts, evaluate, fill
 from quantplan.dispatch.sglang.context import Table
-from quantplan.dispatch.trace import Candidate, Selection
+from quantplan.dispatch.trace import Candidate, Refusal, Selection, refuse
+from quantplan.tables.errors import NotKnownError
 
 Row = Mapping[str, Any]
 
@@ -34,11 +35,29 @@ def choose(table: Table, list_id: str, facts: Facts) -> Choice:
     others = alternatives(candidates, chosen)
     marked = tuple(c._replace(kernel=_name(rows[c.kernel]))
                    for c in mark_considered(candidates, chosen))
+    if chosen is None and not others:
+        raise NotKnownError(f"what SGLang runs where no operator of {list_id} fits",
+                            found=next(check.text for check in candidates[-1].checks
+                                       if check.verdict == FAIL))
     kernel = None if chosen is None else str(rows[chosen]["kernel"])
     named = tuple(other._replace(kernel=str(rows[other.kernel]["kernel"])) for other in others)
     selection = Selection(list_id, kernel, marked, (), named)
     row = None if chosen is None else rows[chosen]
     return Choice(selection, row and {**row, "act": fill(row["act"], facts)})
+
+
+def refused_after_loading(table: Table, list_id: str, facts: Facts, path: str) -> Refusal | None:
+    """Return what the weights' post-processing refuses of a layer with these operators."""
+    part = table["operators"][list_id]
+    for row in part.get("after_loading", ()):
+        check = evaluate(row, facts, list_id, part["source"])
+        if check is not None and check.verdict == UNKNOWN:
+            raise NotKnownError(f"{row['fact']}, which {path} asks after loading",
+                                hint="Say whether it is there with --lib.")
+        if check is not None and check.verdict == FAIL:
+            return refuse("weight loading", "ValueError", str(check.says), path, check.source,
+                          hint=f"{check.text}.")
+    return None
 
 
 def _candidate(row: Row, facts: Facts) -> Candidate:

@@ -13,7 +13,7 @@ from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
 from quantplan.dispatch.sglang.models import built, model_row
 from quantplan.dispatch.sglang.names import name_method
-from quantplan.dispatch.sglang.operators import choose
+from quantplan.dispatch.sglang.operators import choose, refused_after_loading
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
 from quantplan.dispatch.shard import shard
@@ -120,8 +120,10 @@ def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assi
                   assignment.method, assignment.scheme, why=assignment.why)
     if assignment.operators is None:
         return layer, assignment
-    choice = choose(context.table, assignment.operators,
-                    {**context.facts, **site.facts, **assignment.facts})
+    facts = {**context.facts, **site.facts, **assignment.facts}
+    assignment = assignment._replace(refusal=assignment.refusal or refused_after_loading(
+        context.table, assignment.operators, facts, site.path))
+    choice = choose(context.table, assignment.operators, facts)
     row = choice.row or {}
     return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
                           asked=assignment.facts.get("fp8.act"), fused=row.get("fused"),

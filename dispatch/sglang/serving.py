@@ -54,7 +54,8 @@ def serve(named: NamedMethod, context: Context) -> Serving:
         return found
 
     kv_method = module.kv_method(fields) if hasattr(module, "kv_method") else row.get("kv_method")
-    return Serving(row["config_class"], row["min_capability"],
+    own_class = module.config_class(fields) if hasattr(module, "config_class") else None
+    return Serving(own_class or row["config_class"], row["min_capability"],
                    lambda site: module.assign(fields, context, site), experts, kv_method,
                    module.kv_algo(fields))
 

@@ -13,9 +13,10 @@ from quantplan.tables.near_names import did_you_mean, near_names
 
 def check_flags(table: Table, deployment: Deployment) -> None:
     """Raise UsageError for a flag's value that the engine does not have."""
-    if deployment.fp8_gemm_backend != Deployment().fp8_gemm_backend:
-        raise UsageError("--fp8-gemm-backend with vLLM", wanted="flags of vLLM",
-                         hint="It is SGLang's; vLLM has --linear-backend.")
+    for field in ("fp8_gemm_backend", "fp4_gemm_backend"):
+        if getattr(deployment, field) != getattr(Deployment(), field):
+            raise UsageError(f"--{field.replace('_', '-')} with vLLM", wanted="flags of vLLM",
+                             hint="It is SGLang's; vLLM has --linear-backend.")
     _check_backend(table, "--linear-backend", deployment.linear_backend)
     _check_per_quant(table, deployment.linear_backend_per_quant)
     _check_name("--moe-backend", deployment.moe_backend, table["moe_backends"])

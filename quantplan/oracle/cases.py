@@ -20,7 +20,8 @@ NESTED: Mapping[str, str] = {"linear_backend_per_quant": "kernel_config"}
 
 NOT_FLAGS = frozenset({
     "model", "engine", "engine_version", "assume_nearest", "gpu", "capability", "env", "libs",
-    "tensors", "side_files", "revision", "as_format", "fp8_gemm_backend"})
+    "tensors", "side_files", "revision", "as_format", "fp8_gemm_backend",
+    "fp4_gemm_backend"})
 """Parameters of `explain` that are no flags of vLLM."""
 
 

@@ -238,6 +238,10 @@ def test_not_known(run: Any, arguments: list[str], parts: list[str]) -> None:
 @pytest.mark.parametrize("arguments, kind, code, words", [
     (["explain", MODEL, *GPU, "--fp8-gemm-backend", "triton"], "usage", 2,
      "--fp8-gemm-backend with vLLM; wanted flags of vLLM"),
+    (["explain", MODEL, *GPU, "--fp4-gemm-backend", "marlin"], "usage", 2,
+     "--fp4-gemm-backend with vLLM; wanted flags of vLLM"),
+    (["explain", MODEL, *GPU, "--engine", "sglang", "--fp4-gemm-backend", "marln"], "usage", 2,
+     "--fp4-gemm-backend marln; wanted one of auto"),
     (["explain", MODEL, *GPU, "--engine", "sglang", "--linear-backend", "triton"], "usage", 2,
      "--linear-backend with SGLang; wanted flags of SGLang"),
     (["explain", MODEL, *GPU, "--engine", "sglang", "--fp8-gemm-backend", "tritn"], "usage", 2,

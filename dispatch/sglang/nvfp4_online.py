@@ -1,0 +1,54 @@
+"""NVFP4 made of experts while loading; dense layers keep their 16 bits or their FP8
+(layers/quantization/nvfp4_online.py:NvFp4OnlineConfig)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quantplan.dispatch.sglang import fp8
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.fields import Config, names
+from quantplan.dispatch.sglang.fp8 import Fp8Fields
+from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
+from quantplan.dispatch.sglang.modelopt import is_excluded
+
+
+class OnlineFields(NamedTuple):
+    """What NvFp4OnlineConfig keeps: the names that it leaves alone, and what Fp8LinearMethod reads
+    of it where the checkpoint is FP8."""
+
+    excluded: tuple[str, ...]
+    fp8: Fp8Fields | None
+
+
+def read(config: Config | None, context: Context) -> OnlineFields:
+    """Return the fields; the class refuses none."""
+    return online_fields(config or {}, context)
+
+
+def online_fields(config: Config, context: Context) -> OnlineFields:
+    """Return the fields of a checkpoint's config, which no other rule has read."""
+    named = (config.get("ignore") or config.get("ignored_layers")
+             or config.get("modules_to_not_convert"))
+    excluded = both_forms(names([named] if isinstance(named, str) else named, "ignore"))
+    if "fp8" not in str(config.get("quant_method", "")).lower():
+        return OnlineFields(excluded, None)
+    act = str(config.get("activation_scheme", "dynamic"))
+    block = fp8.block_size(config.get("weight_block_size"))
+    return OnlineFields(excluded, Fp8Fields(True, act, (), block))
+
+
+def kv_algo(fields: OnlineFields) -> str | None:
+    """Return nothing: the class says nothing of the KV cache."""
+    return None
+
+
+def assign(fields: OnlineFields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer; embeddings and lm_head are none of the class's."""
+    if site.module.split == "vocab":
+        return None
+    if is_skipped(context, site.path, fields.excluded) or is_excluded(site.path, fields.excluded):
+        return unquantized("named in the excluded modules")
+    if fields.fp8 is None:
+        return unquantized("NVFP4 is made of experts only")
+    return fp8.assign(fields.fp8, context, site)
