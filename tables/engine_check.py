@@ -23,10 +23,12 @@ from quantplan.tables.engine_source import EngineSource
 from quantplan.tables.load import read_table, table_names
 from quantplan.tables.symbols import definitions
 from quantplan.tables.tuned_rows import wrong_tuned_files
-from quantplan.tables.versions import default_version
+from quantplan.tables.versions import default_version, engines
 
 SHARED_TABLES = ("families/", "formats/")
 """Tables of all versions; what they cite is of the default one."""
+SHARED_TABLES_CITE = "vllm"
+"""The engine that they, and the code of no engine's own folder, cite."""
 
 
 class Bump(NamedTuple):
@@ -56,10 +58,12 @@ def shared_citations(engine: str, source: EngineSource, code: str) -> list[Citat
     """Return what shared tables and the Python files under the folder `code` cite of an engine."""
     found: list[Citation] = []
     for name in table_names():
-        if name.startswith(SHARED_TABLES):
+        if name.startswith(SHARED_TABLES) and engine == SHARED_TABLES_CITE:
             for at, text in sources(read_table(name)):
                 found += text_citations(engine, f"tables/{name}.yaml: {at}", text)
     for path in _python_files(code):
+        if _engine_of(path, code) != engine:
+            continue
         with open(path, encoding="utf-8") as file:
             found += code_citations(engine, os.path.relpath(path, os.path.dirname(code)),
                                     file.read())
@@ -97,6 +101,12 @@ def _elsewhere(citation: Citation, source: EngineSource) -> Iterator[str]:
         text = source.read(path)
         if defined.search(text) and definitions(module_tree(text), citation.symbol):
             yield f"{path}:{citation.symbol}"
+
+
+def _engine_of(path: str, code: str) -> str:
+    """Return the engine that a file under the folder `code` cites: its own folder's, if any."""
+    own = os.path.relpath(path, code).split(os.sep)[0]
+    return own if own in engines() else SHARED_TABLES_CITE
 
 
 def _python_files(folder: str) -> Iterator[str]:

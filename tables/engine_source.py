@@ -11,9 +11,12 @@ from typing import NamedTuple
 
 from quantplan.tables.errors import UsageError
 
+ROOTS = {"sglang": "srt/"}
+"""Engine -> the folder of its package that sources are relative to, where it is not the whole."""
+
 
 class EngineSource(NamedTuple):
-    """The files of one engine version; paths are relative to its package."""
+    """The files of one engine version; paths are relative to its package, or the root in it."""
 
     where: str
     version: str | None
@@ -27,10 +30,16 @@ def open_source(engine: str, where: str) -> EngineSource:
     Raises UsageError when the package is not there.
     """
     if os.path.isdir(where):
-        return _folder(engine, where)
+        return _rooted(engine, _folder(engine, where))
     if zipfile.is_zipfile(where):
-        return _wheel(engine, where)
+        return _rooted(engine, _wheel(engine, where))
     raise UsageError(f"{where}: no wheel and no folder", wanted=f"one that holds {engine}")
+
+
+def _rooted(engine: str, source: EngineSource) -> EngineSource:
+    root = ROOTS.get(engine, "")
+    files = frozenset(path[len(root):] for path in source.files if path.startswith(root))
+    return source._replace(files=files, read=lambda path: source.read(root + path))
 
 
 def _folder(engine: str, where: str) -> EngineSource:

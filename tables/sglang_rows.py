@@ -115,6 +115,8 @@ MODEL: Row = {
     "server_pass": Field("row", "what the server arguments become for these classes, where "
                          "--quantization also takes the checkpoint's own name", required=False,
                          of=SERVER_PASS),
+    "reads_head_dim": Field("flag", "whether the class takes head_dim from the config where vLLM's "
+                            "divides hidden_size by the heads", required=False),
     "source": Field("text", "engine file:symbol"),
 }
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
-from quantplan.dispatch.sglang.experts import Experts, check_backend_is_auto
 from quantplan.dispatch.sglang.fields import Config, given, need, whole
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
@@ -16,6 +15,8 @@ SOURCE = "layers/quantization/gptq/gptq.py:GPTQMarlinConfig"
 EXPERTS = "hardware_backend/gpu/quantization/gptq_kernels.py:GPTQMarlinMoEKernel.create_moe_runner"
 TYPES = ((4, True), (8, True))
 """(bits, sym) that GPTQMarlinConfig.TYPE_MAP has."""
+SCALES, SINGLE_SCALES = 64, 32
+"""Scales in a row of Marlin's order, of groups and of whole columns (get_scale_perms)."""
 
 
 class GptqFields(NamedTuple):
@@ -24,6 +25,7 @@ class GptqFields(NamedTuple):
     bits: int
     sym: bool
     group_size: int
+    desc_act: bool
     lm_head: bool
     dynamic: Mapping[str, Mapping[str, Any]]
 
@@ -35,10 +37,10 @@ def read(config: Config | None, context: Context) -> GptqFields:
     if not isinstance(dynamic, Mapping):
         raise CheckpointError("quantization config: dynamic", wanted="an object",
                               found=repr(dynamic)[:60])
-    bits, group_size, _, sym = (need(config, key)
+    bits, group_size, desc_act, sym = (need(config, key)
                                 for key in ("bits", "group_size", "desc_act", "sym"))
     _check_type(bits, sym)
-    return GptqFields(bits, sym, whole(group_size, "group_size"),
+    return GptqFields(bits, sym, whole(group_size, "group_size"), bool(desc_act),
                       bool(given(config, "lm_head", default=False)), dynamic)
 
 
@@ -64,14 +66,27 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
         return None if head else unquantized("a rule of dynamic leaves it alone")
     bits, sym = rule.get("bits", fields.bits), rule.get("sym", fields.sym)
     _check_type(bits, sym, site.path)
-    return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}")
+    return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}",
+                      refusal=_bad_scales(fields, rule, site))
 
 
-def experts(fields: GptqFields, context: Context, site: Site, held: Experts) -> Assignment | None:
-    """Return the assignment of routed experts, which no rule of `dynamic` reaches."""
-    check_backend_is_auto(context, site, EXPERTS)
-    return Assignment("GPTQMarlinMoEMethod", "GPTQMarlinMoEScheme",
-                      f"experts_marlin_w{fields.bits}")
+def _bad_scales(
+    fields: GptqFields, rule: Mapping[str, Any], site: Site
+) -> Exception | None:
+    """Return the refusal of scales that do not fill whole rows of Marlin's order
+    (layers/quantization/marlin_utils.py:marlin_permute_scales)."""
+    group_size = whole(rule.get("group_size", fields.group_size), "group_size")
+    desc_act = bool(rule.get("desc_act", fields.desc_act))
+    cut, size = site.shard, site.shard.k_full if group_size == -1 else group_size
+    repeated = cut.k_full != cut.k and (desc_act or group_size == -1)
+    scales = (cut.k_full if repeated else cut.k) // size * cut.n
+    row = SCALES if group_size != -1 and group_size < cut.k else SINGLE_SCALES
+    if scales % row == 0:
+        return None
+    return refuse("weight loading", "RuntimeError",
+                  f"shape '[-1, {row}]' is invalid for input of size {scales}", site.path,
+                  "layers/quantization/marlin_utils.py:marlin_permute_scales",
+                  hint=f"A rank's {cut.n} output features have to be whole tiles of {row}.")
 
 
 def _rule(fields: GptqFields, path: str) -> Mapping[str, Any] | None:

@@ -32,8 +32,13 @@ def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
-    """Return the structure with SGLang's module classes and paths: `row` is the class' own."""
-    structure = model_structure(checkpoint)
+    """Return the structure with SGLang's module classes and paths: `row` is the class' own. Raises
+    NotKnownError for a head_dim that only SGLang's class reads."""
+    structure, given = model_structure(checkpoint), checkpoint.config.get("head_dim")
+    if row.get("reads_head_dim") and given not in (None, structure.sizes["head_dim"]):
+        raise NotKnownError(f"SGLang's {structure.architecture} with head_dim {given}",
+                            wanted=f"{structure.sizes['head_dim']}, hidden_size / heads",
+                            hint="Sizes of its attention are not in the table then.")
     changes = {change["path"]: change for change in row.get("modules", ())}
     modules = _ordered(list(structure.modules), changes)
     return structure._replace(modules=tuple(

@@ -16,7 +16,7 @@ from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import choose, refused_after_loading
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
-from quantplan.dispatch.shard import shard
+from quantplan.dispatch.sglang.sites import check_division, site_at
 from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Trace, refuse
 from quantplan.tables.errors import NotKnownError
 
@@ -90,32 +90,30 @@ def _made(context: Context, serving: Serving) -> Iterator[tuple[Layer, Assignmen
     for module, index in context.structure.sites():
         if module.kind == "norm":
             continue
-        site = Site(module.path_at(index), index, module, shard(module, tp))
+        site = site_at(module, index, tp)
         if module.kind == "attention":
             yield Layer(site.path, module.module, layer_index=index,
                         method=serving.kv_method), None
         elif module.kind == "experts":
             yield experts_layer(context, serving, site)
         elif module.leaves:
-            _check_division(site, tp)
+            check_division(site, tp)
             yield _linear(context, serving, site)
         else:
             raise NotKnownError(f"SGLang's {module.module}",
                                 hint="Such modules are not in SGLang's table yet.")
 
 
-def _check_division(site: Site, tp: int) -> None:
-    """Name what does not divide over the ranks."""
-    if not site.shard.divides:
-        raise NotKnownError(f"SGLang's words for {site.path} on {tp} ranks, which do not divide it",
-                            hint="Choose a tensor parallel size that divides it.")
+def _plain(site: Site) -> Assignment:
+    """Return what a layer is without a method of the config class."""
+    if site.module.module == "ParallelLMHead":
+        return HEAD
+    return EMBEDDING if site.module.split == "vocab" else PLAIN
 
 
 def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
-    head = site.module.module == "ParallelLMHead"
-    plain = HEAD if head else EMBEDDING if site.module.split == "vocab" else PLAIN
     bare = site.module.kind == "linear" and not site.module.quantized
-    assignment = (None if bare else serving.assign(site)) or plain
+    assignment = (None if bare else serving.assign(site)) or _plain(site)
     layer = Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                   assignment.method, assignment.scheme, why=assignment.why)
     if assignment.operators is None:

@@ -1,0 +1,34 @@
+"""Where a module stands in the model, as one rank builds it."""
+
+from __future__ import annotations
+
+from quantplan.dispatch.sglang.context import Site
+from quantplan.dispatch.shard import VOCAB_PADDING, Shard, shard
+from quantplan.dispatch.structure import Module
+from quantplan.dispatch.trace import refuse
+
+
+def site_at(module: Module, index: int | None, tp: int) -> Site:
+    """Return the module in layer `index` with rank 0's shard."""
+    cut = _vocab(module, tp) if module.split == "vocab" else shard(module, tp)
+    return Site(module.path_at(index), index, module, cut)
+
+
+def _vocab(module: Module, tp: int) -> Shard:
+    """Return the shard of a vocabulary: padded to 64, or to 64 a rank where that does not divide
+    (layers/vocab_parallel_embedding.py:VocabParallelEmbedding)."""
+    leaf, piece = module.leaves[0], VOCAB_PADDING
+    if -(-leaf.n // piece) * piece % tp:
+        piece *= tp
+    padded, k = -(-leaf.n // piece) * piece, leaf.k or 1
+    return Shard(padded // tp, k, padded, k, (padded // tp,))
+
+
+def check_division(site: Site, tp: int) -> None:
+    """Refuse what does not divide over the ranks. Classes assert their heads and all outputs of a
+    merged layer without words; a row-parallel layer says its size (distributed/utils.py:divide)."""
+    if site.shard.divides:
+        return
+    text = f"{site.shard.k_full} is not divisible by {tp}" if site.module.split == "row" else ""
+    raise refuse("shapes under TP", "AssertionError", text, site.path, "layers/linear.py",
+                 hint="Choose a tensor parallel size that divides this layer.")
