@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, check_backend_is_auto
 from quantplan.dispatch.sglang.fields import Config, given, need, whole
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
@@ -37,8 +38,8 @@ def read(config: Config | None, context: Context) -> GptqFields:
     if not isinstance(dynamic, Mapping):
         raise CheckpointError("quantization config: dynamic", wanted="an object",
                               found=repr(dynamic)[:60])
-    bits, group_size, desc_act, sym = (need(config, key)
-                                for key in ("bits", "group_size", "desc_act", "sym"))
+    bits, group_size, desc_act, sym = (
+        need(config, key) for key in ("bits", "group_size", "desc_act", "sym"))
     _check_type(bits, sym)
     return GptqFields(bits, sym, whole(group_size, "group_size"), bool(desc_act),
                       bool(given(config, "lm_head", default=False)), dynamic)
@@ -70,9 +71,7 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
                       refusal=_bad_scales(fields, rule, site))
 
 
-def _bad_scales(
-    fields: GptqFields, rule: Mapping[str, Any], site: Site
-) -> Exception | None:
+def _bad_scales(fields: GptqFields, rule: Mapping[str, Any], site: Site) -> Exception | None:
     """Return the refusal of scales that do not fill whole rows of Marlin's order
     (layers/quantization/marlin_utils.py:marlin_permute_scales)."""
     group_size = whole(rule.get("group_size", fields.group_size), "group_size")
@@ -87,6 +86,13 @@ def _bad_scales(
                   f"shape '[-1, {row}]' is invalid for input of size {scales}", site.path,
                   "layers/quantization/marlin_utils.py:marlin_permute_scales",
                   hint=f"A rank's {cut.n} output features have to be whole tiles of {row}.")
+
+
+def experts(fields: GptqFields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts, which no rule of `dynamic` reaches."""
+    check_backend_is_auto(context, site, EXPERTS)
+    return Assignment("GPTQMarlinMoEMethod", "GPTQMarlinMoEScheme",
+                      f"experts_marlin_w{fields.bits}")
 
 
 def _rule(fields: GptqFields, path: str) -> Mapping[str, Any] | None:
