@@ -23,7 +23,7 @@ NO_RUNNER = "none"
 class Experts(NamedTuple):
     """What one rank holds: experts, and the sizes of each; `tp` ranks cut an expert."""
 
-    count: int
+    number: int
     hidden: int
     intermediate: int
     tp: int
