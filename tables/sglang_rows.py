@@ -88,8 +88,22 @@ CHANGED_MODULE: Row = {
     "module": Field("text", "its class in this engine", required=False),
     "quantized": Field("flag", "whether it is built with the quantization config",
                        required=False),
-    "before": Field("text", "the module (of our families) before which it is built",
-                    required=False),
+    "kind": Field("text", "its kind of module in this engine", required=False),
+    "before": Field("text", "the module (of our families) before which it is built, where that "
+                    "is there", required=False),
+    "whole": Field("flag", "whether its outputs are one partition", required=False),
+    "dropped": Field("text", "when it is not built as a layer: always, or where shared experts "
+                     "are among the routed ones", required=False,
+                     choices=("always", "shared_fused")),
+}
+
+SHARED_FUSED: Row = {
+    "experts": Field("list", "numbers of routed experts", of=Field("int", "a number")),
+    "shared": Field("int", "the number of shared experts"),
+    "min_capability": Field("int", "capability x 10"),
+    "apart_under": Field("list", "MoE runner backends and methods under which they stay apart",
+                         of=Field("text", "a backend or a method")),
+    "source": Field("text", "engine file:symbol"),
 }
 
 SERVER_PASS: Row = {
@@ -112,6 +126,8 @@ MODEL: Row = {
                     of=Field("list", "leaves", of=Field("text", "a leaf"))),
     "modules": Field("list", "modules of our families that this engine builds otherwise",
                      required=False, of=CHANGED_MODULE),
+    "shared_fused": Field("row", "when shared experts are built as routed ones, on ranks that "
+                          "cut each expert", required=False, of=SHARED_FUSED),
     "server_pass": Field("row", "what the server arguments become for these classes, where "
                          "--quantization also takes the checkpoint's own name", required=False,
                          of=SERVER_PASS),

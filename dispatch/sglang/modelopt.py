@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, names
 from quantplan.dispatch.sglang.ignore import is_skipped
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
 
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptFp8Config.from_config"
 FUSED_PARTS = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
@@ -86,6 +88,20 @@ def assign(fields: ModelOptFields, context: Context, site: Site) -> Assignment |
         return unquantized("named in the excluded modules")
     return Assignment("ModelOptFp8LinearMethod", operators="modelopt_fp8",
                       facts={"fp8.act": "static"})
+
+
+def experts(
+    fields: ModelOptFields, context: Context, site: Site, held: Experts
+) -> Assignment | None:
+    """Return the assignment of routed experts. Raises NotKnownError for TRTLLM, whose kernel the
+    form of the routing decides."""
+    if is_excluded(site.path, fields.excluded):
+        return unquantized_experts("named in the excluded modules")
+    if context.facts["moe.backend"] in PADDED_UNDER:
+        raise NotKnownError("ModelOpt's FP8 experts on FlashInfer TRTLLM",
+                            hint="Pass --moe-backend triton.")
+    return Assignment("ModelOptFp8MoEMethod", operators="experts_modelopt_fp8",
+                      facts={"moe.act": "static"})
 
 
 def is_excluded(path: str, excluded: Sequence[str]) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
 
+Change = Mapping[str, Any]
+UNCHANGED: Change = {}
 OWN_CLASSES: Mapping[str, str] = {"Attention": "RadixAttention"}
 """Module class of the families -> SGLang's (layers/radix_attention.py)."""
 
@@ -31,32 +33,67 @@ def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
         hint="Its layers are not in SGLang's table yet.")
 
 
-def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
-    """Return the structure with SGLang's module classes and paths: `row` is the class' own. Raises
-    NotKnownError for a head_dim that only SGLang's class reads."""
+def built(
+    checkpoint: Checkpoint, row: Mapping[str, Any], fused: bool = False
+) -> Structure:
+    """Return the structure with SGLang's module classes and paths: `row` is the class' own,
+    `fused` says whether shared experts are among the routed ones. Raises NotKnownError for a
+    head_dim that only SGLang's class reads."""
     structure, given = model_structure(checkpoint), checkpoint.config.get("head_dim")
     if row.get("reads_head_dim") and given not in (None, structure.sizes["head_dim"]):
         raise NotKnownError(f"SGLang's {structure.architecture} with head_dim {given}",
                             wanted=f"{structure.sizes['head_dim']}, hidden_size / heads",
                             hint="Sizes of its attention are not in the table then.")
-    changes = {change["path"]: change for change in row.get("modules", ())}
+    changes: dict[str, list[Change]] = {}
+    for change in row.get("modules", ()):
+        changes.setdefault(change["path"], []).append(change)
     modules = _ordered(list(structure.modules), changes)
     return structure._replace(modules=tuple(
-        _renamed(module, changes.get(module.path, {})) for module in modules))
+        _changed(module, change) for module in modules
+        for change in changes.get(module.path, (UNCHANGED,))
+        if change.get("dropped") not in ("always", "shared_fused" if fused else "always")))
 
 
-def _ordered(modules: list[Module], changes: Mapping[str, Mapping[str, Any]]) -> list[Module]:
-    for path, change in changes.items():
-        if "before" in change:
+def _ordered(modules: list[Module], changes: Mapping[str, list[Change]]) -> list[Module]:
+    for path, (change, *_) in changes.items():
+        places = [i for i, m in enumerate(modules) if m.path == change.get("before")]
+        if places:
             moved = [module for module in modules if module.path == path]
-            modules = [module for module in modules if module.path != path]
-            at = next((i for i, module in enumerate(modules) if module.path == change["before"]),
-                      len(modules))
-            modules[at:at] = moved
+            modules[places[0]:places[0]] = moved
+            modules = [m for i, m in enumerate(modules) if m.path != path or (
+                places[0] <= i < places[0] + len(moved))]
     return modules
 
 
-def _renamed(module: Module, change: Mapping[str, Any]) -> Module:
+def _changed(module: Module, change: Change) -> Module:
     own = change.get("module") or OWN_CLASSES.get(module.module, module.module)
-    return module._replace(module=own, path=change.get("to", module.path),
+    parts = (sum(leaf.n for leaf in module.leaves),) if change.get("whole") else module.parts
+    return module._replace(module=own, path=change.get("to", module.path), parts=parts,
+                           kind=change.get("kind", module.kind),
                            quantized=change.get("quantized", module.quantized))
+
+
+def fuses_shared_experts(
+    row: Mapping[str, Any], checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment,
+    served: tuple[str | None, str],
+) -> bool:
+    """Return whether shared experts are built as routed ones; `served` are the method and the MoE
+    runner backend (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason
+    and arg_groups/overrides.py:_moe_runner_fusion_disable).
+
+    Raises NotKnownError for 4-bit groups of compressed-tensors.
+    """
+    rule, config = row.get("shared_fused"), checkpoint.text_config
+    if rule is None or set(served) & {*rule["apart_under"]} or deployment.expert_parallel or (
+            gpu.capability < rule["min_capability"]):
+        return False
+    if served[0] == "modelopt_fp4" and gpu.capability // 10 == 9 and served[1] == "marlin":
+        return False
+    if config.get("n_routed_experts") not in rule["experts"] or (
+            config.get("n_shared_experts") != rule["shared"]):
+        return False
+    if served[0] == "compressed-tensors" and "'num_bits': 4" in str(
+            checkpoint.config.get("quantization_config")):
+        raise NotKnownError("SGLang's shared experts beside 4-bit compressed-tensors",
+                            hint="Whether they are built apart is not in the table yet.")
+    return True

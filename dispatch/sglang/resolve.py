@@ -11,7 +11,7 @@ from quantplan.dispatch.sglang.dtypes import device_dtype, kv_dtype, model_dtype
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
-from quantplan.dispatch.sglang.models import built, model_row
+from quantplan.dispatch.sglang.models import built, fuses_shared_experts, model_row
 from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import choose, refused_after_loading
 from quantplan.dispatch.sglang.server import server_arguments
@@ -44,7 +44,9 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         named = name_method(table, checkpoint, server.quantization, gpu.capability)
         method = method._replace(resolved=named.resolved, steps=named.steps)
         dtype = device_dtype(table, gpu, dtype)
-        context = Context(table, checkpoint, built(checkpoint, row), gpu, deployment, dtype,
+        fused = fuses_shared_experts(row, checkpoint, gpu, deployment,
+                                     (named.resolved, server.moe_backend))
+        context = Context(table, checkpoint, built(checkpoint, row, fused), gpu, deployment, dtype,
                           base_facts(table, gpu, deployment, dtype, server.moe_backend),
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()})
         serving = serve(named, context)
