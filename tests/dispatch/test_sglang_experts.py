@@ -46,3 +46,14 @@ def test_the_runner(row: str, method: str, runner: str | None) -> None:
 ])
 def test_the_words_of_the_refusal(row: str, message: str) -> None:
     assert ask(named(f"{MODEL}|{row}"))["error"]["message"] == message
+
+
+@pytest.mark.parametrize("row, shared", [
+    ("awq_g128|sm75|tp_size=8", True),
+    ("cli_fp8|sm90|tp_size=8", False),
+    ("fp8_block|sm100|tp_size=8", True),
+])
+def test_where_shared_experts_stay_apart(row: str, shared: bool) -> None:
+    paths = {layer["path"] for layer in ask(named(f"deepseek_v3|{row}"))["layers"]}
+    assert ("model.layers.*.mlp.shared_experts.gate_up_proj" in paths) == shared
+    assert "model.layers.*.self_attn.attn_mqa" in paths
