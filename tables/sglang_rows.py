@@ -226,6 +226,14 @@ SGLANG_DOCUMENT: Row = {
     "ct_formats_source": Field("text", "engine file:symbol"),
     "ct_schemes": Field("list", "schemes of compressed-tensors; the first that fits a config "
                         "group", of=CT_SCHEME),
+    "ct_pieces": Field("map", "list of operators -> what a layer's sizes must divide into",
+                       of=Field("list", "sizes", of={
+                           "operator": Field("text", "the operator that asks"),
+                           "of": Field("text", "output features n or input features k",
+                                       choices=("n", "k")),
+                           "multiple_of": Field("int", "the size of a piece"),
+                       })),
+    "ct_pieces_source": Field("text", "engine file:symbol"),
     "fused_fallback": Field("map", "fused layer -> leaves where the class declares no "
                             "packed_modules_mapping",
                             of=Field("list", "leaves", of=Field("text", "a leaf"))),

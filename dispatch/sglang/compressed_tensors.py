@@ -38,7 +38,9 @@ def read(config: Config | None, context: Context) -> CtFields:
                             hint="Its FP8 linear layers are not in SGLang's table yet.")
     targets: dict[str, Group] = {}
     for name, raw in _object(config, "config_groups").items():
-        targets.update(dict.fromkeys(*_group(raw, name, config.get("format"), context)))
+        if listed := _targets(raw, name):
+            group = _group(raw, name, config.get("format"), context)
+            targets.update(dict.fromkeys(listed, group))
     if given(config, "ignore", default=()) is None:
         raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable", None,
                      SOURCE, hint="quantization_config: ignore is a list of names.")
@@ -54,24 +56,26 @@ def _object(config: Config, field: str) -> Config:
                           found=repr(value)[:60])
 
 
-def _group(
-    raw: Any, name: str, default_format: Any, context: Context
-) -> tuple[tuple[str, ...], Group]:
-    """Return a group's targets and the group. Inputs are read where its format quantizes them."""
-    if not isinstance(raw, Mapping) or raw.get("targets") is None:
-        raise CheckpointError(f"quantization config: config_groups: {name}: targets",
-                              wanted="a list of names", found=repr(raw)[:60])
-    where = f"config_groups: {name}"
-    targets, inputs = names(raw["targets"], f"{where}: targets"), raw.get("input_activations")
-    own = raw.get("format")
-    group_format = own if own is not None else default_format
-    quantizes = group_format in context.table["ct_formats"] and targets
+def _targets(raw: Any, name: str) -> tuple[str, ...]:
+    """Return a group's targets; without any the rest of it is not read."""
+    if isinstance(raw, Mapping) and raw.get("targets") is not None:
+        return names(raw["targets"], f"config_groups: {name}: targets")
+    raise CheckpointError(f"quantization config: config_groups: {name}: targets",
+                          wanted="a list of names", found=repr(raw)[:60])
+
+
+def _group(raw: Config, name: str, default_format: Any, context: Context) -> Group:
+    """Return a group. Its inputs are read where its format quantizes them."""
+    where, own = f"config_groups: {name}", raw.get("format")
     weights = read_args(raw.get("weights"), f"{where}: weights")
     if weights is None:
         raise CheckpointError(f"quantization config: {where}: weights", wanted="an object",
                               found="nothing")
-    acts = read_args(inputs, f"{where}: input_activations") if quantizes and inputs else None
-    return targets, Group(weights, acts, group_format)
+    group_format = own if own is not None else default_format
+    inputs = raw.get("input_activations")
+    quantizes = group_format in context.table["ct_formats"] and inputs
+    return Group(weights, read_args(inputs, f"{where}: input_activations") if quantizes else None,
+                 group_format)
 
 
 def _sparse(config: Config) -> tuple[str, ...]:

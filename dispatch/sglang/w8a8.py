@@ -8,8 +8,10 @@ from typing import NamedTuple
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.ct_names import is_ignored
 from quantplan.dispatch.sglang.fields import Config, names, need
+from quantplan.dispatch.trace import refuse
 
 FP8 = "w8a8_fp8"
+EMBEDDING = "VocabParallelEmbedding"
 
 
 class W8A8Fields(NamedTuple):
@@ -36,6 +38,13 @@ def kv_algo(fields: W8A8Fields) -> str | None:
 def assign(fields: W8A8Fields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer; w8a8_int8 unquantizes any layer that it ignores."""
     if not fields.fp8 and is_ignored(context, site.path, fields.ignore):
+        if site.module.module == EMBEDDING:
+            raise refuse("layer assignment", "NotImplementedError", "The class "
+                         "UnquantizedLinearMethod must implement the 'embedding' method, see "
+                         "UnquantizedEmbeddingMethod.", site.path,
+                         f"layers/vocab_parallel_embedding.py:{EMBEDDING}",
+                         hint="Leave embeddings out of ignore, or serve the checkpoint with "
+                         "--quantization compressed-tensors.")
         return unquantized("named in ignore")
     if site.module.split == "vocab":
         return None
