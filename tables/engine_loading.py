@@ -15,7 +15,7 @@ KEYED: Mapping[str, tuple[str, ...]] = {
              "tuned_configs", "activation_sets", "experts_lists", "experts_classes",
              "ct_experts", "quark_experts"),
     "sglang": ("traits", "libraries", "environment", "methods", "operators", "fp8_backends",
-               "fp4_backends", "ct_schemes", "moe_backends"),
+               "mxfp8_backends", "fp4_backends", "ct_schemes", "moe_backends"),
 }
 """Engine -> the lists of its tables that rules read by id."""
 

@@ -12,7 +12,8 @@ Engine = Mapping[str, Any]
 FACTS = frozenset({
     "gpu.capability", "gpu.family", "gpu.capability_text", "dtype.model", "layer.n", "layer.k",
     "layer.n_full", "layer.k_full", "fp8.serialized", "fp8.act", "fp8.backend", "fp8.block",
-    "fp8.block_k", "fp8.scale_format", "fp4.backend", "quant.group_size",
+    "fp8.block_k", "fp8.scale_format", "fp4.backend", "fp8.mxfp8_view", "mxfp8.deep_gemm_tiles",
+    "quant.group_size",
     "moe.backend", "moe.told", "moe.act",
 })
 """Facts besides lib.* and env.*: dispatch/sglang/context.py, fp8.py and experts.py."""
@@ -31,9 +32,9 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
                         for row in operator.get("requires", ()))
         yield from ((f"operators[{part['id']}].after_loading", row)
                     for row in part.get("after_loading", ()))
-    for backend in engine["fp8_backends"]:
-        yield from ((f"fp8_backends[{backend['id']}]", row)
-                    for row in backend.get("requires", ()))
+    for name in ("fp8_backends", "mxfp8_backends"):
+        for backend in engine[name]:
+            yield from ((f"{name}[{backend['id']}]", row) for row in backend.get("requires", ()))
     for backend in engine["moe_backends"]:
         yield from ((f"moe_backends[{backend['id']}]", row)
                     for row in backend.get("fp8_asserts", ()))

@@ -204,6 +204,13 @@ SGLANG_DOCUMENT: Row = {
         "backend": Field("text", "what the others become"),
         "source": Field("text", "engine file:symbol"),
     }),
+    "mxfp8_backends": Field("list", "--fp8-gemm-backend values that have an MXFP8 kernel of their "
+                            "own; the others mean auto", of={
+        "id": Field("text", "the value"),
+        "requires": Field("list", "requirements; the first that fails ends the start with a "
+                          "RuntimeError", of=REQUIREMENT),
+    }),
+    "mxfp8_backends_source": Field("text", "engine file:symbol"),
     "fp4_backends": Field("list", "--fp4-gemm-backend values", of={
         "id": Field("text", "the value"),
     }),

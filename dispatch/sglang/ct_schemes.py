@@ -111,7 +111,8 @@ def _block_facts(group: Group, context: Context, site: Site) -> dict[str, Any]:
     reads no wish for Marlin."""
     rows, columns = group.weights.block_structure or (0, 0)
     facts = {"fp8.serialized": True, "fp8.block": f"{rows}/{columns}", "fp8.block_k": 128,
-             "fp8.scale_format": "None", "env.SGLANG_FORCE_FP8_MARLIN": False}
+             "fp8.scale_format": "None", "fp8.mxfp8_view": False,
+             "env.SGLANG_FORCE_FP8_MARLIN": False}
     check_backend(context, facts, site)
     whole = site.shard.parts
     split = context.deployment.tp > 1 and site.shard.n_full // site.shard.n == context.deployment.tp

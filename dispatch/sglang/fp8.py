@@ -12,7 +12,7 @@ from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.errors import CheckpointError
 
 SOURCE = "layers/quantization/fp8.py:Fp8Config"
 SHAPES = "layers/quantization/fp8.py:Fp8LinearMethod.validate_block_quant_shapes"
@@ -21,6 +21,8 @@ CREATED = "layers/quantization/fp8.py:Fp8MoEMethod.create_fp8_moe_weight_"
 ALIGNED = ("layers/moe/moe_runner/flashinfer_trtllm.py:"
            "align_fp8_moe_weights_for_flashinfer_trtllm")
 SCHEMES = ("static", "dynamic")
+BLACKWELL = 100
+"""The first capability that the engine's is_blackwell_supported means."""
 
 
 class Fp8Fields(NamedTuple):
@@ -94,7 +96,7 @@ def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None
         check_backend(context, facts, site)
     if fields.block is None:
         return Assignment("Fp8LinearMethod", None, "fp8", facts)
-    _check_mxfp8_view(fields)
+    _check_mxfp8_view(facts, context, site)
     check_block(fields.block, context, site, site.shard.parts)
     return Assignment("Fp8LinearMethod", None, "fp8_block", facts)
 
@@ -136,7 +138,9 @@ def _facts(fields: Fp8Fields) -> dict[str, Any]:
             "fp8.act": "static" if fields.act == "static" else "per_token",
             "fp8.block": "none" if block is None else f"{block[0]}/{block[1]}",
             "fp8.block_k": 128 if block is None else block[1],
-            "fp8.scale_format": str(fields.scale_format)}
+            "fp8.scale_format": str(fields.scale_format),
+            "fp8.mxfp8_view": block is not None and block[1] == 32 and (
+                fields.scale_format == "ue8m0")}
 
 
 def check_backend(context: Context, facts: Mapping[str, Any], site: Site) -> None:
@@ -158,10 +162,20 @@ def _check(
                          hint="Drop the flag, or choose a backend that this GPU has.")
 
 
-def _check_mxfp8_view(fields: Fp8Fields) -> None:
-    if fields.block and fields.block[1] == 32 and fields.scale_format == "ue8m0":
-        raise NotKnownError("block FP8 with 32 columns and ue8m0 scales",
-                            hint="Which MXFP8 kernel serves it is not in the table yet.")
+def check_mxfp8_backend(context: Context, site: Site) -> None:
+    """Refuse a backend whose MXFP8 kernel this GPU does not have; others mean auto."""
+    row = context.table["mxfp8_backends"].get(context.facts["fp8.backend"], {})
+    _check(row.get("requires", ()), "RuntimeError", context.facts, site,
+           context.table["mxfp8_backends_source"])
+
+
+def _check_mxfp8_view(facts: Mapping[str, Any], context: Context, site: Site) -> None:
+    """Refuse the CuTe DSL for blocks of 32 columns that are MXFP8 operands, where it is asked for
+    and only other GPUs of the generation have it (resolve_block_fp8_mxfp8_backend)."""
+    if facts["fp8.mxfp8_view"] and context.gpu.capability >= BLACKWELL and (
+            context.facts["fp8.backend"] == "flashinfer_cutedsl"
+            and context.facts["lib.flashinfer"] is True):
+        check_mxfp8_backend(context, site)
 
 
 def check_block(

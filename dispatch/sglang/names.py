@@ -66,7 +66,22 @@ def modelopt_method(table: Table, config: Config) -> dict[str, Any] | None:
     fits = (row["method"] for row in table["modelopt_algos"]
             if algo and (row.get("equals") == algo or row.get("holds", "\0") in algo))
     method = next(fits, None)
-    return None if method is None else {"quant_method": method, "quant_algo": algo}
+    if method is None:
+        return None
+    return {"quant_method": method, "quant_algo": algo,
+            **(_mxfp8_fields(inner) if method == "mxfp8" else {})}
+
+
+def _mxfp8_fields(inner: Config) -> dict[str, Any]:
+    """Return what the class of MXFP8 reads, from the keys that ModelOpt has for it."""
+    fields: dict[str, Any] = {"activation_scheme": "dynamic", "scale_fmt": "ue8m0"}
+    ignored = inner.get("exclude_modules", inner.get("ignore"))
+    scheme, kv_algo = inner.get("kv_cache_scheme"), inner.get("kv_cache_quant_algo")
+    if kv_algo is None and isinstance(scheme, Mapping) and (
+            scheme.get("type") == "float" and scheme.get("num_bits") == 8):
+        kv_algo = "FP8"
+    return {**fields, **({} if ignored is None else {"modules_to_not_convert": ignored}),
+            **({} if kv_algo is None else {"kv_cache_quant_algo": kv_algo})}
 
 
 def _mixed(inner: Config) -> str:
