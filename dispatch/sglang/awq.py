@@ -44,9 +44,7 @@ def read(config: Config | None, context: Context) -> AwqFields:
     bits, group_size = (need(config, *key) for key in keys)
     need(config, "zero_point")
     if bits != 4:
-        raise refuse("config fields", "ValueError", "Currently, only 4-bit weight quantization is "
-                     f"supported for AWQ, but got {bits} bits.", None, SOURCE,
-                     hint="Serve a 4-bit AWQ checkpoint.")
+        raise refused_bits(bits)
     return AwqFields(marlin, whole(group_size, "group_size"),
                      names(given(config, "modules_to_not_convert"), "modules_to_not_convert"),
                      bool(given(config, "lm_head", default=False)) and marlin)
@@ -72,7 +70,7 @@ def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None
     if fields.marlin and _marlin_fits(fields, context, site):
         check_marlin_shape(context, site, fields.group_size)
         return Assignment("AWQLinearMethod", "AWQMarlinLinearScheme", "marlin_w4")
-    _check_plain(fields, site)
+    check_plain(fields.group_size, site)
     return Assignment("AWQLinearMethod", "AWQLinearScheme", "awq",
                       why="its whole shape is none of Marlin's" if fields.marlin else None)
 
@@ -123,8 +121,16 @@ def _refused(message: str, site: Site, features: int, size: int, pieces: str) ->
                   hint=whole_pieces(features, size, pieces))
 
 
-def _check_plain(fields: AwqFields, site: Site) -> None:
-    size, cut = fields.group_size, site.shard
+def refused_bits(bits: Any, path: str | None = None) -> Exception:
+    """Return the refusal of other weights than those of 4 bits."""
+    return refuse("config fields" if path is None else "layer assignment", "ValueError",
+                  "Currently, only 4-bit weight quantization is supported for AWQ, but got "
+                  f"{bits} bits.", path, SOURCE, hint="Serve a 4-bit AWQ checkpoint.")
+
+
+def check_plain(size: int, site: Site) -> None:
+    """Refuse a rank's shard that the plain kernels do not serve in groups of this size."""
+    cut = site.shard
     if size < 1:
         raise NotKnownError("plain AWQ kernels with group size -1",
                             hint="The engine fails there while it makes the layer.")

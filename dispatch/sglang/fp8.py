@@ -44,25 +44,31 @@ def read(config: Config | None, context: Context) -> Fp8Fields:
     if config is None:
         return Fp8Fields(False, "dynamic", more)
     act = need(config, "activation_scheme")
-    if act not in SCHEMES:
-        raise refuse("config fields", "ValueError", f"Unsupported activation scheme {act}", None,
-                     SOURCE, hint="activation_scheme is static or dynamic.")
+    check_scheme(act, SOURCE)
     ignored = names(given(config, "ignored_layers", "modules_to_not_convert"), "ignored_layers")
     kv_algo = given(config, "kv_cache_quant_algo")
     return Fp8Fields(True, act, (*both_forms(ignored), *more),
-                     _block(given(config, "weight_block_size"), act),
+                     read_block(given(config, "weight_block_size"), act, SOURCE),
                      given(config, "scale_fmt"), None if kv_algo is None else str(kv_algo))
 
 
-def _block(value: Any, act: str) -> tuple[int, int] | None:
+def check_scheme(act: Any, source: str) -> None:
+    """Refuse an activation scheme that the class at `source` does not know."""
+    if act not in SCHEMES:
+        raise refuse("config fields", "ValueError", f"Unsupported activation scheme {act}", None,
+                     source, hint="activation_scheme is static or dynamic.")
+
+
+def read_block(value: Any, act: str, source: str) -> tuple[int, int] | None:
+    """Return weight_block_size as a pair, or refuse as the class at `source` does."""
     if isinstance(value, list) and len(value) != 2:
         raise refuse("config fields", "ValueError", "The quantization block size of weight must "
-                     f"have 2 dimensions, but got {len(value)} dimensions.", None, SOURCE,
+                     f"have 2 dimensions, but got {len(value)} dimensions.", None, source,
                      hint="weight_block_size is [rows, columns].")
     if value is not None and act != "dynamic":
         raise refuse("config fields", "ValueError", "The block-wise quantization only supports "
                      f"dynamic activation scheme for now, but got {act} activation scheme.", None,
-                     SOURCE, hint="Block scales go with activation_scheme dynamic.")
+                     source, hint="Block scales go with activation_scheme dynamic.")
     return block_size(value)
 
 

@@ -9,7 +9,15 @@ from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquant
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts, wna16_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.names import marlin_serves
+from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+
+SOURCE = "layers/quantization/moe_wna16.py:MoeWNA16Config.get_quant_method"
+NO_EMBEDDING = (
+    "UnquantizedLinearMethod.create_weights() missing 5 required positional arguments: "
+    "'input_size_per_partition', 'output_partition_sizes', 'input_size', 'output_size', and "
+    "'params_dtype'")
+"""What an embedding or lm_head that the class gives a linear layer's method ends with."""
 
 
 class Wna16Fields(NamedTuple):
@@ -45,9 +53,13 @@ def kv_algo(fields: Wna16Fields) -> str | None:
 
 def assign(fields: Wna16Fields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer: GPTQ's on Marlin, or plain AWQ's."""
+    ignored = any(name in site.path for name in fields.ignored)
     if site.module.split == "vocab":
+        if ignored:
+            raise refuse("layer assignment", "TypeError", NO_EMBEDDING, site.path, SOURCE,
+                         hint="Leave embeddings and lm_head out of modules_to_not_convert.")
         return None
-    if any(name in site.path for name in fields.ignored):
+    if ignored:
         return unquantized("named in modules_to_not_convert")
     if isinstance(fields.linear, awq.AwqFields):
         return awq.assign(fields.linear, context, site)
