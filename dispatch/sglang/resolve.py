@@ -118,12 +118,13 @@ def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assi
     assignment = (None if bare else serving.assign(site)) or _plain(site)
     layer = Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                   assignment.method, assignment.scheme, why=assignment.why)
-    if assignment.operators is None:
+    operators = assignment.operators
+    if operators is None:
         return layer, assignment
     facts = {**context.facts, **site.facts, **assignment.facts}
     assignment = assignment._replace(refusal=assignment.refusal or refused_after_loading(
-        context.table, assignment.operators, facts, site.path))
-    choice = choose(context.table, assignment.operators, facts)
+        context.table, operators, facts, site.path))
+    choice = choose(context.table, operators, facts)
     row = choice.row or {}
     return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
                           asked=assignment.facts.get("fp8.act"), fused=row.get("fused"),
