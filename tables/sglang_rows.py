@@ -124,6 +124,9 @@ MODEL: Row = {
                            of=Field("text", "an architecture")),
     "packed": Field("map", "the class's packed_modules_mapping", required=False,
                     of=Field("list", "leaves", of=Field("text", "a leaf"))),
+    "methods": Field("list", "the only methods under which this class serves the model; under "
+                     "others another one does, which is not in the table", required=False,
+                     of=Field("text", "a method")),
     "modules": Field("list", "modules of our families that this engine builds otherwise",
                      required=False, of=CHANGED_MODULE),
     "shared_fused": Field("row", "when shared experts are built as routed ones, on ranks that "

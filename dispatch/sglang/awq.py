@@ -22,6 +22,7 @@ SOURCE = "layers/quantization/awq/awq.py:AWQConfig"
 SCHEME = "layers/quantization/awq/schemes/awq_linear.py:AWQLinearScheme.create_weights"
 SHAPES = "layers/quantization/marlin_utils.py:verify_marlin_supports_shape"
 EXPERTS = "layers/quantization/awq/schemes/awq_moe.py:AWQMoEScheme.create_moe_runner"
+EXPERTS_MADE = "layers/quantization/awq/schemes/awq_moe.py:AWQMoEScheme.create_weights"
 PACK = 8
 """4-bit values in a 32-bit word."""
 
@@ -85,6 +86,11 @@ def experts(fields: AwqFields, context: Context, site: Site, held: Experts) -> A
     if not marlin_serves_experts(context, held, fields.group_size):
         return wna16_experts(held, site, 4, fields.group_size,
                              "a rank's experts are none of Marlin's")
+    if fields.group_size < 1:
+        raise refuse("layer assignment", "RuntimeError", "Trying to create tensor with negative "
+                     f"dimension -{held.hidden}: [{held.local}, -{held.hidden}, "
+                     f"{2 * held.intermediate}]", site.path, EXPERTS_MADE,
+                     hint="Serve a checkpoint with groups of 32, 64 or 128.")
     check_backend_is_auto(context, site, EXPERTS)
     return Assignment("AWQMoEMethod", "AWQMoEScheme", "experts_marlin_w4")
 

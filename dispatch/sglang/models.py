@@ -33,6 +33,15 @@ def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
         hint="Its layers are not in SGLang's table yet.")
 
 
+def check_class(row: Mapping[str, Any], checkpoint: Checkpoint, method: str | None) -> None:
+    """Raise NotKnownError where another class serves the model under this method
+    (model_loader/utils.py:get_model_architecture)."""
+    if method is not None and method not in row.get("methods", (method,)):
+        raise NotKnownError(f"SGLang's {checkpoint.config['architectures'][0]} under {method}",
+                            hint="The engine builds another class for it, whose experts are "
+                            "layers of their own.")
+
+
 def built(
     checkpoint: Checkpoint, row: Mapping[str, Any], fused: bool = False
 ) -> Structure:
@@ -81,7 +90,7 @@ def fuses_shared_experts(
     runner backend (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason
     and arg_groups/overrides.py:_moe_runner_fusion_disable).
 
-    Raises NotKnownError for 4-bit groups of compressed-tensors.
+    Raises NotKnownError where the quantization config may keep them apart.
     """
     rule, config = row.get("shared_fused"), checkpoint.text_config
     if rule is None or set(served) & {*rule["apart_under"]} or deployment.expert_parallel or (
@@ -92,8 +101,14 @@ def fuses_shared_experts(
     if config.get("n_routed_experts") not in rule["experts"] or (
             config.get("n_shared_experts") != rule["shared"]):
         return False
-    if served[0] == "compressed-tensors" and "'num_bits': 4" in str(
-            checkpoint.config.get("quantization_config")):
-        raise NotKnownError("SGLang's shared experts beside 4-bit compressed-tensors",
+    decided_by = DECIDE_SHARED.get(str(served[0]))
+    if decided_by is not None and decided_by in repr((
+            checkpoint.config.get("quantization_config"), checkpoint.side_files)):
+        raise NotKnownError(f"SGLang's shared experts under {served[0]} with {decided_by}",
                             hint="Whether they are built apart is not in the table yet.")
     return True
+
+
+DECIDE_SHARED: Mapping[str, str] = {
+    "compressed-tensors": "'num_bits': 4", "modelopt_fp4": "shared_expert"}
+"""Method -> what in its config may keep shared experts apart."""

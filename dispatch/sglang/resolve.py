@@ -11,7 +11,12 @@ from quantplan.dispatch.sglang.dtypes import device_dtype, kv_dtype, model_dtype
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
-from quantplan.dispatch.sglang.models import built, fuses_shared_experts, model_row
+from quantplan.dispatch.sglang.models import (
+    built,
+    check_class,
+    fuses_shared_experts,
+    model_row,
+)
 from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import choose, refused_after_loading
 from quantplan.dispatch.sglang.server import server_arguments
@@ -43,6 +48,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         server = server_arguments(table, checkpoint, gpu, deployment, row)
         named = name_method(table, checkpoint, server.quantization, gpu.capability)
         method = method._replace(resolved=named.resolved, steps=named.steps)
+        check_class(row, checkpoint, named.resolved)
         dtype = device_dtype(table, gpu, dtype)
         fused = fuses_shared_experts(row, checkpoint, gpu, deployment,
                                      (named.resolved, server.moe_backend))
