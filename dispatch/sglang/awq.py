@@ -88,7 +88,7 @@ def experts(fields: AwqFields, context: Context, site: Site, held: Experts) -> A
                              "a rank's experts are none of Marlin's")
     if fields.group_size < 1:
         raise refuse("layer assignment", "RuntimeError", "Trying to create tensor with negative "
-                     f"dimension -{held.hidden}: [{held.local}, -{held.hidden}, "
+                     f"dimension -{held.hidden}: [{held.number}, -{held.hidden}, "
                      f"{2 * held.intermediate}]", site.path, EXPERTS_MADE,
                      hint="Serve a checkpoint with groups of 32, 64 or 128.")
     check_backend_is_auto(context, site, EXPERTS)

@@ -21,7 +21,7 @@ NO_RUNNER = "none"
 
 
 class Experts(NamedTuple):
-    """What one rank holds: `local` experts, and the sizes of each; `tp` ranks cut an expert."""
+    """What one rank holds: a number of experts, and the sizes of each; `tp` ranks cut an expert."""
 
     number: int
     hidden: int

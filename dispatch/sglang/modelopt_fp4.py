@@ -8,17 +8,20 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.sglang import nvfp4_online
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, whole
 from quantplan.dispatch.sglang.ignore import is_skipped
 from quantplan.dispatch.sglang.modelopt import is_excluded, served_config
+from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
 from quantplan.dispatch.sglang.nvfp4_online import OnlineFields
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.errors import CheckpointError
+from quantplan.tables.errors import CheckpointError, NotKnownError
 
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptFp4Config.from_config"
 SHAPES = "layers/quantization/modelopt_quant.py:{}.create_weights"
 ALGOS = ("FP8", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4")
+SHARED = "mlp.shared_experts.gate_up_proj"
 PACK = 16
 """Input features that the layers' methods ask a rank to hold a multiple of."""
 KV_NAMES: Mapping[str, str] = {
@@ -158,7 +161,22 @@ def assign(fields: Fields, context: Context, site: Site) -> Assignment | None:
     facts = {"quant.group_size": fields.group_size}
     if a16:
         return Assignment("ModelOptNvFp4A16LinearMethod", None, "modelopt_fp4_a16", facts)
+    if context.facts["gpu.family"] == 100 and site.path.endswith(SHARED):
+        raise NotKnownError(f"which product {site.path} runs",
+                            hint="The model may fuse it with its activation and the quantization "
+                            "of that here (models/deepseek_v2.py:DeepseekV2MoE).")
     return Assignment("ModelOptFp4LinearMethod", None, "modelopt_fp4", facts)
+
+
+def experts(fields: Fields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts. Raises NotKnownError for weights that the class
+    quantizes while loading, for 16-bit activations and for groups of other than 16."""
+    if isinstance(fields, OnlineFields) or fields.algo != "NVFP4" or fields.group_size != PACK:
+        raise NotKnownError("SGLang's NVFP4 experts of other checkpoints than W4A4 in groups of 16",
+                            hint="Their methods are not in the table yet.")
+    if is_excluded(site.path, fields.excluded):
+        return unquantized_experts("named in the excluded modules")
+    return nvfp4_experts(context, site, held)
 
 
 def _check_shape(site: Site, a16: bool) -> None:

@@ -4,7 +4,9 @@ file: the runner and the method, or the words with which the start ends."""
 from __future__ import annotations
 
 import pytest
+from quantplan.tables.errors import NotKnownError
 
+from quantplan import explain
 from tests.dispatch.test_sglang_golden import ask, named
 
 MODEL = "qwen3_30b_a3b"
@@ -26,6 +28,8 @@ TRTLLM = ("Invalid quantization 'awq'. \nFlashInfer TRTLLM MOE supports only: 'm
     ("awq_g128|sm80|tp_size=8", "MoeWNA16Method", "triton"),
     ("gptq8_g128|sm80", "GPTQMarlinMoEMethod", "marlin"),
     ("gptq_cli_wna16|sm80", "MoeWNA16Method", "triton"),
+    ("modelopt_fp4|sm86", "ModelOptNvFp4FusedMoEMethod", "marlin"),
+    ("modelopt_fp4|sm121", "ModelOptNvFp4FusedMoEMethod", "flashinfer_trtllm"),
 ])
 def test_the_runner(row: str, method: str, runner: str | None) -> None:
     layers = {layer["path"]: layer for layer in ask(named(f"{MODEL}|{row}"))["layers"]}
@@ -39,6 +43,10 @@ def test_the_runner(row: str, method: str, runner: str | None) -> None:
      "by weight quantization block_n = 128."),
     ("fp8_dyn|sm89|moe_runner_backend=cutlass", "cutlass_fp8 MoE requires block quantization"),
     ("fp8_dyn|sm100", ""),
+    ("modelopt_fp4|sm120|tp_size=8", "The intermediate size required padding, but padding is also "
+     "implemented for gated activations"),
+    ("modelopt_fp4|sm120|moe_runner_backend=cutlass", "moe_runner_backend=cutlass is not supported "
+     "for NVFP4 MoE. Use --moe-runner-backend flashinfer_cutlass instead."),
     ("awq_g128|sm80|moe_runner_backend=triton", ""),
     ("awq_g128|sm100|moe_runner_backend=flashinfer_trtllm", TRTLLM),
     ("awq_g128|sm100", "torch.bfloat16 is not supported for quantization method awq. Supported "
@@ -57,3 +65,26 @@ def test_where_shared_experts_stay_apart(row: str, shared: bool) -> None:
     paths = {layer["path"] for layer in ask(named(f"deepseek_v3|{row}"))["layers"]}
     assert ("model.layers.*.mlp.shared_experts.gate_up_proj" in paths) == shared
     assert "model.layers.*.self_attn.attn_mqa" in paths
+
+
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "num_hidden_layers": 1, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000,
+    "torch_dtype": "bfloat16", "hidden_act": "silu"}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+
+
+def test_mixtral_has_no_pass_of_its_own() -> None:
+    """The engine's answer to this config on 10.0: Triton."""
+    answer = explain(MIXTRAL, engine="sglang", engine_version="0.5.22", capability=100).to_dict()
+    layers = {layer["path"]: layer for layer in answer["layers"]}
+    found = layers["model.layers.*.block_sparse_moe.experts"]
+    assert (found["method"], found["moe_runner_backend"]) == ("UnquantizedFusedMoEMethod", "triton")
+
+
+def test_mixtral_under_plain_awq_is_another_class() -> None:
+    """The engine builds QuantMixtralForCausalLM for it (model_loader/utils.py)."""
+    with pytest.raises(NotKnownError, match="MixtralForCausalLM under awq"):
+        explain({**MIXTRAL, "quantization_config": AWQ}, engine="sglang", engine_version="0.5.22",
+                capability=75)
