@@ -137,9 +137,13 @@ def refused_bits(bits: Any, path: str | None = None) -> Exception:
 def check_plain(size: int, site: Site) -> None:
     """Refuse a rank's shard that the plain kernels do not serve in groups of this size."""
     cut = site.shard
+    if size == -1:
+        raise refuse("layer assignment", "RuntimeError", "Trying to create tensor with negative "
+                     f"dimension {-cut.k}: [{-cut.k}, {cut.n // PACK}]", site.path, SCHEME,
+                     hint="Plain AWQ kernels take groups only: quantize in groups of 128.")
     if size < 1:
-        raise NotKnownError("plain AWQ kernels with group size -1",
-                            hint="The engine fails there while it makes the layer.")
+        raise NotKnownError(f"plain AWQ kernels with group size {size}",
+                            hint="What the engine makes of it is not in the table.")
     for value, pieces, word in ((cut.k, size, "input"), (cut.n, PACK, "output")):
         if value % pieces:
             raise refuse("shapes under TP", "ValueError", f"The {word} size is not aligned with "

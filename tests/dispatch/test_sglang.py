@@ -29,6 +29,10 @@ def ask(quant: Any = None, tp: int = 1, **changes: Any) -> Explanation:
     (None, 2, {}, ("AssertionError", "", "self_attn.qkv_proj")),
     (None, 3, {"intermediate_size": 5760}, None),
     (None, 3, {"intermediate_size": 5760, "vocab_size": 151936}, None),
+    ({"quant_method": "awq", "bits": 4, "group_size": -1, "zero_point": False}, 1,
+     {"torch_dtype": "float16", "num_key_value_heads": 12},
+     ("RuntimeError", "Trying to create tensor with negative dimension -1536: [-1536, 576]",
+      "self_attn.qkv_proj")),
     (GPTQ, 6, {"intermediate_size": 5634},
      ("RuntimeError", "shape '[-1, 64]' is invalid for input of size 22536", "mlp.gate_up_proj")),
 ])
