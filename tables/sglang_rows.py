@@ -248,5 +248,12 @@ SGLANG_DOCUMENT: Row = {
                             "packed_modules_mapping",
                             of=Field("list", "leaves", of=Field("text", "a leaf"))),
     "fused_fallback_source": Field("text", "engine file:symbol"),
+    "runnerless": Field("list", "experts' methods that make no runner under some backends and call "
+                        "it nevertheless", of={
+                            "method": Field("text", "the method's class"),
+                            "serves": Field("list", "backends that it serves without a runner",
+                                            of=Field("text", "a backend")),
+                            "source": Field("text", "engine file:symbol"),
+                        }),
     "models": Field("list", "model classes that are in the table", of=MODEL),
 }

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 
 from quantplan.dispatch.facts import Gpu
 from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.experts import NO_RUNNER
 from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Method
 
 WEIGHT_ONLY = "apply_fp8_marlin_linear"
 
 
 def findings(
-    table: Table, gpu: Gpu, method: Method, layers: tuple[Layer, ...], error: EngineError | None
+    table: Table, gpu: Gpu, method: Method, layers: tuple[Layer, ...], error: EngineError | None,
+    *, backend: str,
 ) -> tuple[Finding, ...]:
-    """Return the findings, errors first."""
+    """Return the findings, errors first; `backend` is --moe-runner-backend as it was given."""
     found = [*_argparse(table, method), *_not_optimized(table, method),
-             *(() if error else (*_weight_only(gpu, layers), *_unfused(layers)))]
+             *(() if error else (*_weight_only(gpu, layers), *_unfused(layers),
+                                   *_runnerless(table, backend, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
@@ -53,3 +56,15 @@ def _unfused(layers: tuple[Layer, ...]) -> Iterator[Finding]:
                       "with unit scales into float32, and two products follow",
                       "Serve a checkpoint with static activation scales, or one quantized per "
                       "channel.", "layers/quantization/fp8_utils.py:_apply_fallback_scaled_mm")
+
+
+def _runnerless(table: Table, backend: str, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    for row in table["runnerless"]:
+        hit = next((x for x in layers if x.method == row["method"] and x.moe_backend == NO_RUNNER
+                    and backend not in row["serves"]), None)
+        if hit is not None:
+            yield Finding("first forward", "error", "experts-without-runner",
+                          f"{hit.path}: {row['method']} makes no MoeRunner for "
+                          f"--moe-runner-backend {backend} and calls it in the first forward: "
+                          "AttributeError, no attribute 'runner'", "Drop --moe-runner-backend.",
+                          row["source"])

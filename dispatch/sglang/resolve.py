@@ -65,7 +65,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         error = refusal.error
     conditional = any(x.selection and x.selection.alternatives for x in layers)
     outcome = "error" if error else "conditional" if conditional else "ok"
-    found = findings(table, gpu, method, layers, error)
+    found = findings(table, gpu, method, layers, error, backend=deployment.moe_backend)
     return Trace("sglang", table["version"], dtype, method, outcome, layers if not error else (),
                  error, found, kv_cache)
 

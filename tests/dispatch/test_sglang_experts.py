@@ -88,3 +88,14 @@ def test_mixtral_under_plain_awq_is_another_class() -> None:
     with pytest.raises(NotKnownError, match="MixtralForCausalLM under awq"):
         explain({**MIXTRAL, "quantization_config": AWQ}, engine="sglang", engine_version="0.5.22",
                 capability=75)
+
+
+@pytest.mark.parametrize("backend, told", [("triton_kernel", True), ("cutlass", False),
+                                           ("triton", False)])
+def test_experts_that_have_no_runner_are_told(backend: str, told: bool) -> None:
+    """Fp8MoEMethod.create_moe_runner makes none for marlin and triton_kernel, and apply calls it;
+    cutlass has a path of its own (layers/quantization/fp8.py)."""
+    answer = explain("qwen3-30b-a3b", engine="sglang", capability=90, moe_backend=backend,
+                     as_format="fp8-block")
+    assert answer.trace.error is None
+    assert ("experts-without-runner" in {f.id for f in answer.trace.findings}) is told
