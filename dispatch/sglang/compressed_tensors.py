@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.ct_args import Args, read_args
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.ct_experts import assign_experts
 from quantplan.dispatch.sglang.ct_names import find_target, is_ignored, is_named
 from quantplan.dispatch.sglang.ct_schemes import Group, assign_group
+from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.fields import Config, given, names
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -127,6 +129,11 @@ def assign(fields: CtFields, context: Context, site: Site) -> Assignment | None:
     if group is None:
         return unquantized("named in ignore" if ignored else "no config group is given")
     return assign_group(group, context, site)
+
+
+def experts(fields: CtFields, context: Context, site: Site, held: Experts) -> Assignment:
+    """Return the assignment of routed experts."""
+    return assign_experts(fields.targets, fields.ignore, context, site, held)
 
 
 def _check_head(weights: Args, site: Site) -> None:

@@ -117,7 +117,7 @@ def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> A
     _check(context.table["moe_backends"][backend].get("fp8_asserts", ()), "AssertionError",
            {**context.facts, **facts}, site, EXPERTS)
     if fields.block is not None:
-        _check_experts_block(fields.block, held, site)
+        check_experts_block(fields.block, held, site)
     unscaled = (backend in PADDED_UNDER and fields.serialized and fields.block is None
                 and fields.act == "dynamic")
     refusal = refuse("weight loading", "AssertionError", "", site.path, ALIGNED, hint="The backend "
@@ -126,7 +126,7 @@ def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> A
     return Assignment("Fp8MoEMethod", None, "experts_fp8", facts, refusal=refusal)
 
 
-def _check_experts_block(block: tuple[int, int], held: Experts, site: Site) -> None:
+def check_experts_block(block: tuple[int, int], held: Experts, site: Site) -> None:
     """Refuse a block that does not divide what one rank holds of an expert."""
     for which, word, size in (("output", "gate's and up's", block[0]),
                               ("input", "down's", block[1] if held.tp > 1 else 1)):

@@ -1,0 +1,137 @@
+"""Routed experts of compressed-tensors checkpoints
+(layers/quantization/compressed_tensors/compressed_tensors.py:CompressedTensorsConfig.get_moe_scheme)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quantplan.dispatch.ct_args import Args
+from quantplan.dispatch.sglang.context import Assignment, Context, Site
+from quantplan.dispatch.sglang.ct_names import find_target, is_ignored
+from quantplan.dispatch.sglang.ct_schemes import FOLDER, SOURCE, Group
+from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
+from quantplan.dispatch.sglang.fp8 import check_experts_block
+from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
+
+METHOD = "CompressedTensorsFusedMoEMethod"
+SCHEMES = f"{FOLDER}/schemes"
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+PACKED = "pack-quantized"
+TRITON_GROUPS = (32, 128)
+"""Groups of 4 bits that the Triton kernel of weight-only integers serves."""
+NVFP4_SIZES = (("hidden_size", "hidden", 128), ("intermediate_size_per_partition",
+                                                "intermediate", 64))
+"""What Marlin asks of NVFP4 experts: the engine's word, the size, and what divides it."""
+
+
+def assign_experts(
+    targets: Mapping[str, Group], ignore: tuple[str, ...], context: Context, site: Site,
+    held: Experts,
+) -> Assignment:
+    """Return the assignment of routed experts, or refuse as their scheme does. Raises NotKnownError
+    for schemes and backends that are not in the table."""
+    group = _group(targets, ignore, context, site)
+    if group is None:
+        return unquantized_experts("named in ignore")
+    if context.facts["moe.backend"] not in ("auto", "triton", "marlin"):
+        raise NotKnownError(f"compressed-tensors experts with --moe-backend "
+                            f"{context.facts['moe.backend']}", wanted="auto, triton or marlin",
+                            hint="Drop --moe-backend.")
+    weights, inputs = group.weights, group.inputs
+    if weights.type == "int" and inputs is None and weights.strategy in ("channel", "group"):
+        return _wna16(group, context, site)
+    if weights.num_bits == 4 and weights.strategy == "tensor_group":
+        return _nvfp4(group, context, site, held)
+    if weights.type == "float" and inputs is not None and inputs.type == "float":
+        return _fp8(weights, inputs, context, site, held)
+    if _is_int8(weights, inputs):
+        raise refuse("layer assignment", "NotImplementedError", "The W8A8Int8 Fused MoE scheme is "
+                     "implemented only for NPU for now.", site.path, f"{SOURCE}.get_moe_scheme",
+                     hint="Serve this checkpoint with vLLM, or an FP8 one.")
+    raise NotKnownError("such compressed-tensors experts", hint="Their scheme is not in SGLang's "
+                        "table yet.")
+
+
+def _group(
+    targets: Mapping[str, Group], ignore: tuple[str, ...], context: Context, site: Site
+) -> Group | None:
+    """Return the group of the first expert's projections; refuses where they differ. A target
+    Linear means FusedMoE too."""
+    linear = {"FusedMoE": targets["Linear"]} if "Linear" in targets else {}
+    whole = {**linear, **targets}
+    found: list[Group | None] = []
+    for name in PROJECTIONS:
+        path = f"{site.path}.0.{name}"
+        ignored = is_ignored(context, path, ignore) or not whole
+        target = None if ignored else find_target(context, path, "FusedMoE", whole)
+        found.append(None if target is None else whole[target])
+    if any(group != found[0] for group in found):
+        raise refuse("layer assignment", "ValueError", "All MoE projections need to have same "
+                     "quantization scheme but found multiple", site.path,
+                     f"{SOURCE}.get_moe_scheme", hint="Quantize all three projections alike.")
+    return found[0]
+
+
+def _wna16(group: Group, context: Context, site: Site) -> Assignment:
+    """Weight-only integers: Marlin, or Triton where it is asked for, and on 10.x by itself."""
+    weights, backend = group.weights, context.facts["moe.backend"]
+    if group.format != PACKED or weights.num_bits not in (4, 8):
+        raise NotKnownError(f"experts of {weights.num_bits} bits in the format {group.format}",
+                            wanted=f"4 or 8 bits, {PACKED}")
+    triton = (weights.num_bits == 4 and weights.strategy == "group" and weights.symmetric
+              and weights.group_size in TRITON_GROUPS and not weights.actorder)
+    if backend == "triton" and not triton:
+        raise refuse("layer assignment", "ValueError", "The Triton WNA16 MoE backend only supports "
+                     "symmetric INT4 group quantization with group_size=32 or 128 and no actorder.",
+                     site.path, f"{SOURCE}.get_moe_scheme", hint="Drop --moe-backend.")
+    if backend == "triton" or (backend == "auto" and triton and context.facts["gpu.family"] == 100):
+        return Assignment(METHOD, "CompressedTensorsWNA16TritonMoE", "experts_ct_triton_w4")
+    return Assignment(METHOD, "CompressedTensorsWNA16MoE", f"experts_ct_marlin_w{weights.num_bits}")
+
+
+def _nvfp4(group: Group, context: Context, site: Site, held: Experts) -> Assignment:
+    """NVFP4 below 10.0, or with 16-bit activations: weight-only on Marlin."""
+    weights, inputs = group.weights, group.inputs
+    if weights.group_size != 16 or not weights.symmetric or (
+            inputs is not None and context.gpu.capability >= 100):
+        raise NotKnownError("compressed-tensors NVFP4 experts here",
+                            hint="Only Marlin's, below 10.0, are in SGLang's table yet.")
+    refusal = next((refuse(
+        "weight loading", "ValueError", f"NVFP4 Marlin MoE requires {word} % {multiple} == 0, got "
+        f"{getattr(held, size)}.", site.path, f"{SCHEMES}/compressed_tensors_w4a16_nvfp4_moe.py",
+        hint="Choose a smaller tensor parallel size.")
+        for word, size, multiple in NVFP4_SIZES if getattr(held, size) % multiple), None)
+    return Assignment(METHOD, "CompressedTensorsW4A16Nvfp4MoE", "experts_ct_nvfp4",
+                      refusal=refusal)
+
+
+def _fp8(
+    weights: Args, inputs: Args, context: Context, site: Site, held: Experts
+) -> Assignment:
+    kinds = (weights.strategy, inputs.strategy)
+    if not weights.symmetric or weights.dynamic or weights.num_bits != 8:
+        raise NotKnownError("such FP8 experts", hint="Their scheme is not in SGLang's table yet.")
+    if kinds == ("channel", "token") and not inputs.dynamic:
+        raise refuse("layer assignment", "ValueError", "For FP8 Fused MoE layer, we require either "
+                     "per tensor or channelwise, dynamic per token quantization.", site.path,
+                     f"{SCHEMES}/compressed_tensors_w8a8_fp8_moe.py:CompressedTensorsW8A8Fp8MoE",
+                     hint="Quantize activations per token while serving.")
+    block = weights.block_structure if weights.strategy == "block" else None
+    if block is not None:
+        check_experts_block((block[0], block[1]), held, site)
+    elif kinds not in (("channel", "token"), ("tensor", "tensor")):
+        raise refuse("layer assignment", "AssertionError", "", site.path,
+                     f"{SCHEMES}/compressed_tensors_w8a8_fp8_moe.py:CompressedTensorsW8A8Fp8MoE",
+                     hint="Quantize per tensor, per channel and token, or in blocks.")
+    act = "group" if block else "per_token" if kinds[1] == "token" else "static" if (
+        not inputs.dynamic) else "per_tensor"
+    if context.facts["moe.backend"] == "marlin":
+        raise NotKnownError("compressed-tensors FP8 experts with --moe-backend marlin",
+                            wanted="auto or triton")
+    return Assignment(METHOD, "CompressedTensorsW8A8Fp8MoE", "experts_ct_fp8", {"moe.act": act})
+
+
+def _is_int8(weights: Args, inputs: Args | None) -> bool:
+    return (inputs is not None and weights.num_bits == inputs.num_bits == 8
+            and inputs.strategy == "token" and bool(inputs.dynamic) and bool(weights.symmetric))
