@@ -9,8 +9,8 @@ from quantplan.dispatch.expressions import search
 
 def matches(value: str, target: str, contains: bool = False) -> bool:
     """Return whether a target (name, re: pattern, or contained word) matches `value`
-    (vLLM model_executor/layers/quantization/utils/config_utils.py:is_equal_or_regex_match, SGLang
-    layers/quantization/compressed_tensors/utils.py:_is_equal_or_regex_match)."""
+    (model_executor/layers/quantization/utils/config_utils.py:is_equal_or_regex_match; SGLang's
+    function of that name does the same)."""
     if target.startswith("re:"):
         return search(target[3:], value)
     if contains:
