@@ -87,6 +87,11 @@ class Gpu(NamedTuple):
         return f"{self.capability // 10}.{self.capability % 10}"
 
 
+def capability_family(capability: int) -> int:
+    """Return the capability x 10 of the GPU's family: 120 for 121."""
+    return capability // 10 * 10
+
+
 LIB_STATES: Mapping[str, bool | str | None] = {
     "on": True, "off": False, "unknown": None, "installed": "installed"}
 """Word -> value of `Deployment.libs`: usable, absent, not known, and installed without the engine

@@ -74,11 +74,6 @@ def _extra(config: Config) -> Mapping[str, Mapping[str, Any]]:
     return extra
 
 
-def kv_algo(fields: RoundFields) -> str | None:
-    """Return nothing: the class says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: RoundFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer or of lm_head (get_layer_config)."""
     head = site.module.module == "ParallelLMHead"

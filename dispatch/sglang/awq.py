@@ -51,11 +51,6 @@ def read(config: Config | None, context: Context) -> AwqFields:
                      bool(given(config, "lm_head", default=False)) and marlin)
 
 
-def kv_algo(fields: AwqFields) -> str | None:
-    """Return nothing: AWQ says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: AwqFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer, of lm_head where the checkpoint quantizes it."""
     head = site.module.split == "vocab"
@@ -150,8 +145,3 @@ def check_plain(size: int, site: Site) -> None:
                          "the quantized weight shape. This can be caused by too large tensor "
                          "parallel size.", site.path, SCHEME,
                          hint="Choose a smaller tensor parallel size.")
-
-
-def facts(fields: AwqFields) -> dict[str, Any]:
-    """Return the facts of the whole config."""
-    return {"quant.group_size": fields.group_size}

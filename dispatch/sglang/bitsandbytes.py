@@ -20,11 +20,6 @@ def read(config: Config | None, context: Context) -> tuple[str, ...]:
     return names((config or {}).get("llm_int8_skip_modules"), "llm_int8_skip_modules")
 
 
-def kv_algo(fields: tuple[str, ...]) -> str | None:
-    """Return nothing: the class says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: tuple[str, ...], context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer; embeddings and lm_head are none of the class's."""
     if site.module.split == "vocab":

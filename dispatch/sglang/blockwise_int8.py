@@ -31,11 +31,6 @@ def read(config: Config | None, context: Context) -> Int8Fields:
                       fp8.read_block(given(config, "weight_block_size"), act, SOURCE))
 
 
-def kv_algo(fields: Int8Fields) -> str | None:
-    """Return nothing: the class says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: Int8Fields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer; embeddings and lm_head are none of the class's."""
     if site.module.split == "vocab":

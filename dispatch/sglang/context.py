@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.environment import library_facts, variable_facts
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
 from quantplan.dispatch.predicates import holds
 from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import Module, Structure
@@ -57,6 +57,10 @@ class Assignment(NamedTuple):
     refusal: Exception | None = None
 
 
+BLACKWELL = 100
+"""The first capability that the engine's is_blackwell_supported means."""
+
+
 def unquantized(why: str) -> Assignment:
     """Return the assignment of a linear layer that stays in 16 bits."""
     return Assignment("UnquantizedLinearMethod", operators="unquantized", why=why)
@@ -71,7 +75,7 @@ def base_facts(
     Raises UsageError for an unknown library.
     """
     facts = {
-        "gpu.capability": gpu.capability, "gpu.family": gpu.capability // 10 * 10,
+        "gpu.capability": gpu.capability, "gpu.family": capability_family(gpu.capability),
         "gpu.capability_text": gpu.capability_text, "dtype.model": dtype,
         "fp8.backend": fp8_backend(table, gpu, deployment.fp8_gemm_backend),
         "moe.backend": moe_backend,

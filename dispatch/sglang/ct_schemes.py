@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch import blocks
 from quantplan.dispatch.ct_args import Args, Default, argument_facts
 from quantplan.dispatch.predicates import applies, fill
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table
@@ -115,7 +116,7 @@ def _block_facts(group: Group, context: Context, site: Site) -> dict[str, Any]:
              "env.SGLANG_FORCE_FP8_MARLIN": False}
     check_backend(context, facts, site)
     whole = site.shard.parts
-    split = context.deployment.tp > 1 and site.shard.n_full // site.shard.n == context.deployment.tp
+    split = blocks.is_split(site.shard, context.deployment.tp)
     check_block((rows, columns), context, site, whole if split else whole[:-1])
     return facts
 

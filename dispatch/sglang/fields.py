@@ -23,6 +23,11 @@ def need(config: Config, *keys: str) -> Any:
                  hint=f"quantization_config: add {keys[0]}.")
 
 
+def is_fp8_scheme(scheme: Config) -> bool:
+    """Return whether a scheme of ModelOpt's flat configs means FP8."""
+    return bool(scheme.get("type") == "float" and scheme.get("num_bits") == 8)
+
+
 def given(config: Config, *keys: str, default: Any = None) -> Any:
     """Return the value of the first of the keys that the config has, else the default."""
     return next((config[key] for key in keys if key in config), default)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from quantplan.dispatch import blocks
 from quantplan.dispatch.predicates import FAIL, evaluate
-from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
-from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
 
@@ -21,8 +21,6 @@ CREATED = "layers/quantization/fp8.py:Fp8MoEMethod.create_fp8_moe_weight_"
 ALIGNED = ("layers/moe/moe_runner/flashinfer_trtllm.py:"
            "align_fp8_moe_weights_for_flashinfer_trtllm")
 SCHEMES = ("static", "dynamic")
-BLACKWELL = 100
-"""The first capability that the engine's is_blackwell_supported means."""
 
 
 class Fp8Fields(NamedTuple):
@@ -128,14 +126,8 @@ def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> A
 
 def check_experts_block(block: tuple[int, int], held: Experts, site: Site) -> None:
     """Refuse a block that does not divide what one rank holds of an expert."""
-    for which, word, size in (("output", "gate's and up's", block[0]),
-                              ("input", "down's", block[1] if held.tp > 1 else 1)):
-        if held.intermediate % size:
-            side = "n" if which == "output" else "k"
-            raise refuse("shapes under TP", "ValueError", f"The {which}_size of {word} weight = "
-                         f"{held.intermediate} is not divisible by weight quantization "
-                         f"block_{side} = {size}.", site.path, CREATED,
-                         hint=whole_pieces(held.intermediate * held.tp, size, "blocks"))
+    blocks.check_experts(block, held.intermediate, held.intermediate * held.tp, held.tp,
+                         (site.path, CREATED))
 
 
 def _facts(fields: Fp8Fields) -> dict[str, Any]:
@@ -190,14 +182,5 @@ def check_block(
     """Refuse a block that does not divide what one rank holds: its input features, and each of the
     output `parts` of a layer that is cut or fused."""
     cut, tp = site.shard, context.deployment.tp
-    if tp > 1 and cut.k_full // cut.k == tp and cut.k % block[1]:
-        raise refuse("shapes under TP", "ValueError", f"Weight input_size_per_partition = {cut.k} "
-                     f"is not divisible by weight quantization block_k = {block[1]}.", site.path,
-                     SHAPES, hint=whole_pieces(cut.k_full, block[1], "blocks"))
-    split = tp > 1 and cut.n_full // cut.n == tp
-    for part in parts if split or len(cut.parts) > 1 else ():
-        if part % block[0]:
-            raise refuse("shapes under TP", "ValueError", f"Weight output_partition_size = {part} "
-                         f"is not divisible by weight quantization block_n = {block[0]}.",
-                         site.path, SHAPES,
-                         hint=whole_pieces(part * (tp if split else 1), block[0], "blocks"))
+    asked = parts if blocks.is_split(cut, tp) or len(cut.parts) > 1 else ()
+    blocks.check_linear(block, cut, asked, tp, (site.path, SHAPES))

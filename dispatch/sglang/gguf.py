@@ -12,11 +12,6 @@ def read(config: Config | None, context: Context) -> None:
     return
 
 
-def kv_algo(fields: None) -> str | None:
-    """Return nothing: the class says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: None, context: Context, site: Site) -> Assignment:
     """Return the assignment of a linear layer or an embedding."""
     return Assignment("GGUFEmbeddingMethod" if site.module.split == "vocab" else

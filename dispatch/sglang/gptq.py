@@ -52,11 +52,6 @@ def _check_type(bits: Any, sym: Any, path: str | None = None) -> None:
                      hint="Serve a symmetric checkpoint of 4 or 8 bits.")
 
 
-def kv_algo(fields: GptqFields) -> str | None:
-    """Return nothing: GPTQ says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer, of lm_head where the checkpoint quantizes it."""
     head = site.module.split == "vocab"

@@ -15,11 +15,6 @@ def read(config: Config | None, context: Context) -> None:
                             hint="Drop --quantization humming.")
 
 
-def kv_algo(fields: None) -> str | None:
-    """Return nothing: the class says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: None, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer."""
     return None if site.module.split == "vocab" else unquantized("no config says what it is to be")

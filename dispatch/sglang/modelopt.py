@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
-from quantplan.dispatch.sglang.fields import Config, names
+from quantplan.dispatch.sglang.fields import Config, is_fp8_scheme, names
 from quantplan.dispatch.sglang.ignore import is_skipped
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
@@ -60,8 +60,7 @@ def served_config(checkpoint: Checkpoint) -> Config | None:
 def _flat_kv(config: Config) -> str | None:
     scheme = config.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
-        fp8 = scheme.get("type") == "float" and scheme.get("num_bits") == 8
-        return "FP8" if fp8 else None
+        return "FP8" if is_fp8_scheme(scheme) else None
     return config.get("kv_cache_quant_algo")
 
 

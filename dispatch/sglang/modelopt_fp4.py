@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.sglang import nvfp4_online
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
-from quantplan.dispatch.sglang.fields import Config, given, names, whole
+from quantplan.dispatch.sglang.fields import Config, given, is_fp8_scheme, names, whole
 from quantplan.dispatch.sglang.ignore import is_skipped
 from quantplan.dispatch.sglang.modelopt import is_excluded, served_config
 from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
@@ -81,8 +81,7 @@ def _flat(config: Config, context: Context) -> tuple[Any, Any, Any, str]:
 def _flat_kv(config: Config) -> str:
     scheme = config.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
-        fp8 = scheme.get("type") == "float" and scheme.get("num_bits") == 8
-        return "FP8" if fp8 else "auto"
+        return "FP8" if is_fp8_scheme(scheme) else "auto"
     if isinstance(scheme, str):
         return KV_NAMES.get(scheme.strip().upper(), "auto")
     return str(config.get("kv_cache_quant_algo") or "auto")

@@ -46,11 +46,6 @@ def read(config: Config | None, context: Context) -> Wna16Fields:
     return Wna16Fields(bits, group_size, (), gptq.read(config, context))
 
 
-def kv_algo(fields: Wna16Fields) -> str | None:
-    """Return nothing: these checkpoints say nothing of the KV cache."""
-    return None
-
-
 def assign(fields: Wna16Fields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer: GPTQ's on Marlin, or plain AWQ's."""
     ignored = any(name in site.path for name in fields.ignored)

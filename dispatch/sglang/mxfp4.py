@@ -16,11 +16,6 @@ def read(config: Config | None, context: Context) -> bool:
     return config is not None
 
 
-def kv_algo(fields: bool) -> str | None:
-    """Return nothing: the class says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: bool, context: Context, site: Site) -> Assignment | None:
     """Return nothing for embeddings of a checkpoint that is not stored so, else refuse."""
     if site.module.split == "vocab":

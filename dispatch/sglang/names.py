@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.fields import is_fp8_scheme
 from quantplan.dispatch.trace import Step, refuse
 from quantplan.tables.errors import CheckpointError
 
@@ -77,8 +78,7 @@ def _mxfp8_fields(inner: Config) -> dict[str, Any]:
     fields: dict[str, Any] = {"activation_scheme": "dynamic", "scale_fmt": "ue8m0"}
     ignored = inner.get("exclude_modules", inner.get("ignore"))
     scheme, kv_algo = inner.get("kv_cache_scheme"), inner.get("kv_cache_quant_algo")
-    if kv_algo is None and isinstance(scheme, Mapping) and (
-            scheme.get("type") == "float" and scheme.get("num_bits") == 8):
+    if kv_algo is None and isinstance(scheme, Mapping) and is_fp8_scheme(scheme):
         kv_algo = "FP8"
     return {**fields, **({} if ignored is None else {"modules_to_not_convert": ignored}),
             **({} if kv_algo is None else {"kv_cache_quant_algo": kv_algo})}

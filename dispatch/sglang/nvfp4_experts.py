@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.sglang.context import Assignment, Context, Site
+from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
@@ -39,5 +39,4 @@ def nvfp4_experts(context: Context, site: Site, held: Experts) -> Assignment:
     return Assignment("ModelOptNvFp4FusedMoEMethod", operators="experts_nvfp4", refusal=refusal)
 
 
-BLACKWELL = 100
 UNMADE = ("triton", "triton_kernel", "deep_gemm")

@@ -38,11 +38,6 @@ def online_fields(config: Config, context: Context) -> OnlineFields:
     return OnlineFields(excluded, Fp8Fields(True, act, (), block))
 
 
-def kv_algo(fields: OnlineFields) -> str | None:
-    """Return nothing: the class says nothing of the KV cache."""
-    return None
-
-
 def assign(fields: OnlineFields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer; embeddings and lm_head are none of the class's."""
     if site.module.split == "vocab":

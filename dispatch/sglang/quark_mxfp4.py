@@ -18,11 +18,6 @@ def read(config: Config | None, context: Context) -> None:
                             hint="Drop --quantization quark_mxfp4: it needs an AMD GPU.")
 
 
-def kv_algo(fields: None) -> str | None:
-    """Return nothing: no layer is built."""
-    return None
-
-
 def assign(fields: None, context: Context, site: Site) -> Assignment | None:
     """Return nothing for embeddings; refuse the first linear layer."""
     if site.module.split == "vocab":

@@ -46,7 +46,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         _check_server(table, named.resolved, gpu)
         row = model_row(table, checkpoint)
         server = server_arguments(table, checkpoint, gpu, deployment, row)
-        named = name_method(table, checkpoint, server.quantization, gpu.capability)
+        if server.quantization != deployment.quantization:
+            named = name_method(table, checkpoint, server.quantization, gpu.capability)
         method = method._replace(resolved=named.resolved, steps=named.steps)
         check_class(row, checkpoint, named.resolved)
         dtype = device_dtype(table, gpu, dtype)

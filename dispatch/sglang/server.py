@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.names import UNQUANT, quantization_config
 from quantplan.dispatch.trace import refuse
@@ -31,7 +31,7 @@ def server_arguments(
     """Return the arguments, or refuse as the server does. `model` is the model class' row."""
     server = Server(deployment.quantization, deployment.moe_backend)
     changes = model.get("server_pass")
-    family = gpu.capability // 10 * 10
+    family = capability_family(gpu.capability)
     if changes is not None and family in changes["families"]:
         server = _passed(changes, table, checkpoint, server)
     typed = None if server.quantization == UNQUANT else server.quantization

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
@@ -46,18 +47,22 @@ def serve(named: NamedMethod, context: Context) -> Serving:
         raise NotKnownError(f"the layers of SGLang's {named.resolved}",
                             hint="Its name, fields that no rule reads, and gates are in the table; "
                             "its operators are not yet.")
-    def experts(site: Site, held: Any) -> Assignment | None:
-        if not hasattr(module, "experts"):
-            raise NotKnownError(f"the routed experts of SGLang's {row['id']}",
-                                hint="Their methods are not in the table yet.")
-        found: Assignment | None = module.experts(fields, context, site, held)
-        return found
-
     kv_method = module.kv_method(fields) if hasattr(module, "kv_method") else row.get("kv_method")
+    kv_algo = module.kv_algo(fields) if hasattr(module, "kv_algo") else None
     own_class = module.config_class(fields) if hasattr(module, "config_class") else None
     return Serving(own_class or row["config_class"], row["min_capability"],
-                   lambda site: module.assign(fields, context, site), experts, kv_method,
-                   module.kv_algo(fields))
+                   lambda site: module.assign(fields, context, site),
+                   lambda site, held: _experts_of(module, row)(fields, context, site, held),
+                   kv_method, kv_algo)
+
+
+def _experts_of(module: ModuleType, row: Row) -> Callable[..., Assignment | None]:
+    """Return what assigns routed experts. Raises NotKnownError for methods that have none yet."""
+    if not hasattr(module, "experts"):
+        raise NotKnownError(f"the routed experts of SGLang's {row['id']}",
+                            hint="Their methods are not in the table yet.")
+    assign: Callable[..., Assignment | None] = module.experts
+    return assign
 
 
 def _check_without_config(row: Row) -> None:

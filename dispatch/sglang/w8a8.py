@@ -30,11 +30,6 @@ def read(config: Config | None, context: Context) -> W8A8Fields:
     return W8A8Fields(False, names((config or {}).get("ignore"), "ignore"))
 
 
-def kv_algo(fields: W8A8Fields) -> str | None:
-    """Return nothing: these methods read no scales of the KV cache."""
-    return None
-
-
 def assign(fields: W8A8Fields, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer; w8a8_int8 unquantizes any layer that it ignores."""
     if not fields.fp8 and is_ignored(context, site.path, fields.ignore):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.environment import library_facts, variable_facts
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
 from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import TEXT, Module, Structure
 from quantplan.dispatch.trace import Finding
@@ -122,7 +122,7 @@ def base_facts(
 
 def capability_facts(capability: int) -> dict[str, Any]:
     """Return the gpu.* facts that follow from a capability x 10 alone."""
-    return {"gpu.capability": capability, "gpu.family": capability // 10 * 10,
+    return {"gpu.capability": capability, "gpu.family": capability_family(capability),
             "gpu.below_80": capability < 80,
             "gpu.fp8_tensor_cores": capability >= FP8_TENSOR_CORES_MIN}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.shard import whole_pieces
-from quantplan.dispatch.trace import refuse
+from quantplan.dispatch import blocks
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.ignore import is_skipped
@@ -120,19 +119,7 @@ def merged_mismatch(site: Site, block: tuple[int, int]) -> bool:
 def check_block_shape(site: Site, block: tuple[int, int], tp: int) -> None:
     """Refuse a block that does not divide what one rank holds
     (validate_fp8_block_shape: row split, then column split or merged parts)."""
-    block_n, block_k = block
     shard = site.shard
-    if tp > 1 and shard.k_full // shard.k == tp and shard.k % block_k:
-        raise refuse("shapes under TP", "ValueError",
-                     f"Weight input_size_per_partition = {shard.k} is not divisible by weight "
-                     f"quantization block_k = {block_k}.", site.path, SHAPE_SOURCE,
-                     hint=whole_pieces(shard.k_full, block_k, "blocks"))
-    split = tp > 1 and shard.n_full // shard.n == tp
-    merged = len(shard.parts) > 1
-    parts = shard.parts if split else shard.parts[:-1] if merged else ()
-    for part in parts:
-        if part % block_n:
-            raise refuse("shapes under TP", "ValueError",
-                         f"Weight output_partition_size = {part} is not divisible by weight "
-                         f"quantization block_n = {block_n}.", site.path, SHAPE_SOURCE,
-                         hint=whole_pieces(part * (tp if split else 1), block_n, "blocks"))
+    merged = shard.parts[:-1] if len(shard.parts) > 1 else ()
+    parts = shard.parts if blocks.is_split(shard, tp) else merged
+    blocks.check_linear(block, shard, parts, tp, (site.path, SHAPE_SOURCE))

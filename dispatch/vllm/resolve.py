@@ -46,7 +46,7 @@ from quantplan.dispatch.vllm.patterns import (
     wildcard_findings,
 )
 from quantplan.dispatch.vllm.serving import WITHOUT_CONFIG, Serving, serve
-from quantplan.dispatch.vllm.sites import site_at
+from quantplan.dispatch.vllm.sites import check_division, site_at
 from quantplan.dispatch.vllm.start import architecture, check_start, code_findings
 from quantplan.dispatch.vllm.stored import stored_findings
 from quantplan.dispatch.vllm.tuned import tuned_file
@@ -174,33 +174,8 @@ def _build(context: Context, serving: Serving) -> Iterator[Layer]:
             check_rules(module.after, context, site)
 
 
-ONE_COLUMN = "ColumnParallelLinear"
-"""Classes of several outputs assert all of them at once, without words."""
-
-
-def _check_division(context: Context, site: Site) -> None:
-    if not site.shard.divides:
-        raise refuse("shapes under TP", "AssertionError", _undivided(context, site),
-                     site.module_path,
-                     "model_executor/layers/linear.py",
-                     hint="Choose a tensor parallel size that divides this layer.")
-
-
-def _undivided(context: Context, site: Site) -> str:
-    """Return what distributed/utils.py:ensure_divisibility says, nothing where a class asserts
-    first."""
-    module, tp = site.module, context.deployment.tp
-    if module.heads is not None and context.structure.kv_heads_said:
-        more, less = sorted((module.heads.kv, tp), reverse=True)
-        return f"{more} is not divisible by {less}"
-    if module.split in ("row", "vocab") or module.module == ONE_COLUMN:
-        whole = site.shard.k_full if module.split == "row" else site.shard.n_full
-        return f"{whole} is not divisible by {tp}"
-    return ""
-
-
 def _linear_layer(context: Context, serving: Serving, site: Site) -> Layer:
-    _check_division(context, site)
+    check_division(context, site)
     return replaced(context, site, _assigned(context, serving, site))
 
 

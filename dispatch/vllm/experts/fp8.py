@@ -7,8 +7,8 @@ from functools import partial
 from math import gcd
 from typing import Any
 
+from quantplan.dispatch import blocks
 from quantplan.dispatch.predicates import PASS
-from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import trait
 from quantplan.dispatch.vllm.experts.ignore import experts_skipped
@@ -117,11 +117,5 @@ def _padded(block: Block, experts: Experts) -> bool:
 
 def check_blocks(block: Block, experts: Experts, backend: str | None, name: str) -> None:
     """Refuse a shard that does not hold whole blocks."""
-    shard, tp = experts.facts["moe.shard"], experts.context.deployment.tp
-    for size, of, letter, matters in ((block[0], "output_size of gate's and up's", "n", True),
-                                      (block[1], "input_size of down's", "k", tp > 1)):
-        if matters and shard % size:
-            raise refuse("shapes under TP", "ValueError",
-                         f"The {of} weight = {shard} is not divisible by weight quantization "
-                         f"block_{letter} = {size}.", experts.prefix, SHAPE_SOURCE,
-                         hint=whole_pieces(experts.facts["moe.intermediate"], size, "blocks"))
+    blocks.check_experts(block, experts.facts["moe.shard"], experts.facts["moe.intermediate"],
+                         experts.context.deployment.tp, (experts.prefix, SHAPE_SOURCE))
