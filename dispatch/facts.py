@@ -121,6 +121,10 @@ class Deployment(NamedTuple):
     block_size: int | None = None
     fp8_gemm_backend: str = "auto"
     fp4_gemm_backend: str = "auto"
+    prefill_attention_backend: str | None = None
+    decode_attention_backend: str | None = None
+    mm_attention_backend: str | None = None
+    page_size: int | None = None
     env: Mapping[str, str] = {}
     libs: Mapping[str, bool | str | None] = {}
 

@@ -73,6 +73,11 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def sglang_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the flags that only SGLang has."""
+    command = click.option("--page-size", type=click.IntRange(1), metavar="TOKENS",
+                           help="As SGLang's flag.")(command)
+    for flag in ("--mm-attention-backend", "--decode-attention-backend",
+                 "--prefill-attention-backend"):
+        command = click.option(flag, metavar="NAME", help="As SGLang's flag.")(command)
     for flag in ("--fp4-gemm-backend", "--fp8-gemm-backend"):
         command = click.option(flag, default="auto", metavar="NAME", show_default=True,
                                help="As SGLang's flag.")(command)

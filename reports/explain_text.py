@@ -69,8 +69,12 @@ def question(shown: Shown) -> str:
         words.append(f"--moe-backend {deployment.moe_backend}")
     words += ["--enable-expert-parallel"] if deployment.expert_parallel else []
     words += [f"dp {deployment.dp}"] if deployment.dp > 1 else []
-    if deployment.attention_backend:
-        words.append(f"--attention-backend {deployment.attention_backend}")
+    words += [f"{option} {asked}" for option, asked in (
+        ("--attention-backend", deployment.attention_backend),
+        ("--prefill-attention-backend", deployment.prefill_attention_backend),
+        ("--decode-attention-backend", deployment.decode_attention_backend),
+        ("--mm-attention-backend", deployment.mm_attention_backend),
+        ("--page-size", deployment.page_size)) if asked]
     words += [f"--attention-config {name}={value}"
               for name, value in deployment.attention_config.items()]
     words += [f"{option} {asked}" for option, asked in (

@@ -103,7 +103,11 @@ def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
         "kv_cache_dtype_skip_layers": list(deployment.kv_cache_dtype_skip_layers),
         "block_size": deployment.block_size,
         "fp8_gemm_backend": deployment.fp8_gemm_backend,
-        "fp4_gemm_backend": deployment.fp4_gemm_backend, "env": dict(deployment.env),
+        "fp4_gemm_backend": deployment.fp4_gemm_backend,
+        "prefill_attention_backend": deployment.prefill_attention_backend,
+        "decode_attention_backend": deployment.decode_attention_backend,
+        "mm_attention_backend": deployment.mm_attention_backend,
+        "page_size": deployment.page_size, "env": dict(deployment.env),
         "libs": dict(deployment.libs),
     }
 

@@ -11,7 +11,8 @@ VLLM_ONLY = (
     "quantization_config", "linear_backend", "linear_backend_per_quant", "dp",
     "allow_deprecated_quantization", "attention_config", "mm_encoder_attn_backend",
     "mm_encoder_attn_dtype", "kv_cache_dtype_skip_layers", "block_size")
-NOT_YET = ("attention_backend",)
+NOT_YET = ("attention_backend", "prefill_attention_backend", "decode_attention_backend",
+           "mm_attention_backend", "page_size")
 """Fields of Deployment that SGLang has under another name and that its table does not cover."""
 
 

@@ -10,13 +10,20 @@ from quantplan.dispatch.vllm.kv_cache import check_kv_flag
 from quantplan.tables.errors import UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 
+SGLANG_ONLY: Mapping[str, str] = {
+    "fp8_gemm_backend": "--linear-backend", "fp4_gemm_backend": "--linear-backend",
+    "prefill_attention_backend": "--attention-backend",
+    "decode_attention_backend": "--attention-backend",
+    "mm_attention_backend": "--mm-encoder-attn-backend", "page_size": "--block-size"}
+"""Fields of Deployment that only SGLang has -> what vLLM has in their place."""
+
 
 def check_flags(table: Table, deployment: Deployment) -> None:
     """Raise UsageError for a flag's value that the engine does not have."""
-    for field in ("fp8_gemm_backend", "fp4_gemm_backend"):
+    for field, own in SGLANG_ONLY.items():
         if getattr(deployment, field) != getattr(Deployment(), field):
             raise UsageError(f"--{field.replace('_', '-')} with vLLM", wanted="flags of vLLM",
-                             hint="It is SGLang's; vLLM has --linear-backend.")
+                             hint=f"It is SGLang's; vLLM has {own}.")
     _check_backend(table, "--linear-backend", deployment.linear_backend)
     _check_per_quant(table, deployment.linear_backend_per_quant)
     _check_name("--moe-backend", deployment.moe_backend, table["moe_backends"])

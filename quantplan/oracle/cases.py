@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from quantplan.api import explain
 from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.vllm.flags import SGLANG_ONLY
 from quantplan.oracle.stored import assumed_headers
 from quantplan.tables.errors import UsageError
 
@@ -20,8 +21,7 @@ NESTED: Mapping[str, str] = {"linear_backend_per_quant": "kernel_config"}
 
 NOT_FLAGS = frozenset({
     "model", "engine", "engine_version", "assume_nearest", "gpu", "capability", "env", "libs",
-    "tensors", "side_files", "revision", "as_format", "fp8_gemm_backend",
-    "fp4_gemm_backend"})
+    "tensors", "side_files", "revision", "as_format", *SGLANG_ONLY})
 """Parameters of `explain` that are no flags of vLLM."""
 
 

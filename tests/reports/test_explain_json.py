@@ -96,7 +96,9 @@ def test_the_question_is_repeated() -> None:
         "moe_backend": "auto", "expert_parallel": False, "dp": 1, "attention_backend": None,
         "attention_config": {}, "mm_encoder_attn_backend": None, "mm_encoder_attn_dtype": None,
         "kv_cache_dtype_skip_layers": [], "block_size": None, "fp8_gemm_backend": "auto",
-        "fp4_gemm_backend": "auto", "linear_backend_per_quant": {},
+        "fp4_gemm_backend": "auto", "prefill_attention_backend": None,
+        "decode_attention_backend": None, "mm_attention_backend": None, "page_size": None,
+        "linear_backend_per_quant": {},
         "env": {"VLLM_USE_DEEP_GEMM": "0"}, "libs": {"flashinfer": False}}
     assert view["engine"] == {"name": "vllm", "version": "0.32.0"}
     assert view["model"] == {"name": "llama", "origin": "mapping", "revision": None,
