@@ -45,6 +45,8 @@ OPERATOR: Row = {
     "runner": Field("text", "of experts: the MoeRunner's backend; absent: the method makes none",
                     required=False),
     "kernel_backend": Field("text", "the backend that it is called with", required=False),
+    "fails": Field("text", "of a layer that has no operator: the error of the first forward",
+                   required=False),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -92,6 +94,8 @@ CHANGED_MODULE: Row = {
     "before": Field("text", "the module (of our families) before which it is built, where that "
                     "is there", required=False),
     "whole": Field("flag", "whether its outputs are one partition", required=False),
+    "known_as": Field("text", "its prefix, where known_as of the class does not say it",
+                      required=False),
     "dropped": Field("text", "when it is not built as a layer: always, or where shared experts "
                      "are among the routed ones", required=False,
                      choices=("always", "shared_fused")),
@@ -124,6 +128,12 @@ MODEL: Row = {
                            of=Field("text", "an architecture")),
     "packed": Field("map", "the class's packed_modules_mapping", required=False,
                     of=Field("list", "leaves", of=Field("text", "a leaf"))),
+    "known_as": Field("map", "beginning of a path -> that of its prefix, by which quantization "
+                      "configs know it, where these differ", required=False,
+                      of=Field("text", "the beginning of a prefix")),
+    "renames": Field("map", "the class's hf_to_sglang_mapper: substr, prefix or suffix -> what "
+                     "the names of a quantization config have there -> what the engine has",
+                     required=False, of=Field("map", "old -> new", of=Field("text", "new"))),
     "methods": Field("list", "the only methods under which this class serves the model; under "
                      "others another one does, which is not in the table", required=False,
                      of=Field("text", "a method")),

@@ -13,6 +13,7 @@ from quantplan.dispatch.sglang.ct_names import find_target, is_ignored, is_named
 from quantplan.dispatch.sglang.ct_schemes import Group, assign_group
 from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.fields import Config, given, names
+from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
 
@@ -42,12 +43,13 @@ def read(config: Config | None, context: Context) -> CtFields:
     for name, raw in _object(config, "config_groups").items():
         if listed := _targets(raw, name):
             group = _group(raw, name, config.get("format"), context)
-            targets.update(dict.fromkeys(listed, group))
+            targets.update(dict.fromkeys(all_renamed(context, listed), group))
     if given(config, "ignore", default=()) is None:
         raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable", None,
                      SOURCE, hint="quantization_config: ignore is a list of names.")
-    return CtFields(targets, names(config.get("ignore"), "ignore"),
-                    _object(config, "kv_cache_scheme") or None, _sparse(config))
+    return CtFields(targets, all_renamed(context, names(config.get("ignore"), "ignore")),
+                    _object(config, "kv_cache_scheme") or None,
+                    all_renamed(context, _sparse(config)))
 
 
 def _object(config: Config, field: str) -> Config:

@@ -16,7 +16,8 @@ Table = Mapping[str, Any]
 
 class Context(NamedTuple):
     """One question to one engine version; `facts` are those that hold for every layer, `packed` is
-    the model class's own packed_modules_mapping, which most classes lack."""
+    the model class's own packed_modules_mapping and `renames` its hf_to_sglang_mapper, which most
+    classes lack."""
 
     table: Table
     checkpoint: Checkpoint
@@ -26,6 +27,7 @@ class Context(NamedTuple):
     dtype: str
     facts: Mapping[str, Any]
     packed: Mapping[str, tuple[str, ...]]
+    renames: Mapping[str, Mapping[str, str]] = {}
 
 
 class Site(NamedTuple):
@@ -35,6 +37,13 @@ class Site(NamedTuple):
     layer_index: int | None
     module: Module
     shard: Shard
+
+    @property
+    def named(self) -> Site:
+        """Return the site at the path that its class says it has, which config classes are asked
+        with."""
+        known = self.module.known_at(self.layer_index)
+        return self if known == self.path else self._replace(path=known)
 
     @property
     def facts(self) -> dict[str, int]:

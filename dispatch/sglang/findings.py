@@ -19,7 +19,7 @@ def findings(
     """Return the findings, errors first; `backend` is --moe-runner-backend as it was given."""
     found = [*_argparse(table, method), *_not_optimized(table, method),
              *(() if error else (*_weight_only(gpu, layers), *_unfused(layers),
-                                   *_runnerless(table, backend, layers)))]
+                                   *_failing(table, layers), *_runnerless(table, backend, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
@@ -56,6 +56,17 @@ def _unfused(layers: tuple[Layer, ...]) -> Iterator[Finding]:
                       "with unit scales into float32, and two products follow",
                       "Serve a checkpoint with static activation scales, or one quantized per "
                       "channel.", "layers/quantization/fp8_utils.py:_apply_fallback_scaled_mm")
+
+
+def _failing(table: Table, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    words = {(part["id"], row["kernel"]): row for part in table["operators"].values()
+             for row in part["operators"] if "fails" in row}
+    for layer in layers:
+        row = words.get((layer.selection.family, layer.kernel)) if layer.selection else None
+        if row is not None:
+            yield Finding("first forward", "error", "no-operator", f"{layer.path}: the first "
+                          f"forward ends with {row['fails']}", None, row["source"])
+            return
 
 
 def _runnerless(table: Table, backend: str, layers: tuple[Layer, ...]) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Si
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
+from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
 
@@ -40,12 +41,12 @@ def read(config: Config | None, context: Context) -> Fp8Fields:
     more = tuple(filter(None, map(str.strip, context.facts[
         "env.SGLANG_FP8_IGNORED_LAYERS"].split(","))))
     if config is None:
-        return Fp8Fields(False, "dynamic", more)
+        return Fp8Fields(False, "dynamic", all_renamed(context, more))
     act = need(config, "activation_scheme")
     check_scheme(act, SOURCE)
     ignored = names(given(config, "ignored_layers", "modules_to_not_convert"), "ignored_layers")
     kv_algo = given(config, "kv_cache_quant_algo")
-    return Fp8Fields(True, act, (*both_forms(ignored), *more),
+    return Fp8Fields(True, act, all_renamed(context, (*both_forms(ignored), *more)),
                      read_block(given(config, "weight_block_size"), act, SOURCE),
                      given(config, "scale_fmt"), None if kv_algo is None else str(kv_algo))
 
@@ -95,6 +96,11 @@ def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None
         return None
     if is_skipped(context, site.path, fields.ignored):
         return unquantized("named in the layers that Fp8Config leaves alone")
+    return linear(fields, context, site)
+
+
+def linear(fields: Fp8Fields, context: Context, site: Site) -> Assignment:
+    """Return the assignment of a layer that has Fp8LinearMethod, or refuse as that does."""
     facts = _facts(fields)
     if fields.block is None or fields.block[1] == 128:  # other blocks leave no choice
         check_backend(context, facts, site)

@@ -12,7 +12,8 @@ SOURCE = "layers/quantization/utils.py:is_layer_skipped"
 
 def is_skipped(context: Context, path: str, ignored: Sequence[str]) -> bool:
     """Return whether the names leave the layer at `path` alone. A fused layer is looked up by its
-    parts' names only; refuses where they name some of these."""
+    parts' names only; refuses where they name some of these. Experts are left alone by the name of
+    anything in them."""
     name = path.rsplit(".", maxsplit=1)[-1]
     parts = _parts(context, name)
     if parts:
@@ -23,7 +24,8 @@ def is_skipped(context: Context, path: str, ignored: Sequence[str]) -> bool:
                          "of fused layers to have the same precision.", path, SOURCE,
                          hint=f"Name all of {', '.join(parts)} or none.")
         return found.pop()
-    return _named(path, ignored)
+    return _named(path, ignored) or ("experts" in path and any(
+        path in entry for entry in ignored if "experts" in entry))
 
 
 def both_forms(ignored: Iterable[str]) -> tuple[str, ...]:

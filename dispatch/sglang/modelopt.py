@@ -11,10 +11,12 @@ from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquant
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, is_fp8_scheme, names
 from quantplan.dispatch.sglang.ignore import is_skipped
+from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
 
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptFp8Config.from_config"
+LANGUAGE = "language_model."
 FUSED_PARTS = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 """Parts of fused layers that an excluded name may be (ModelOptQuantConfig.is_layer_excluded)."""
 
@@ -47,7 +49,7 @@ def read(config: Config | None, context: Context) -> ModelOptFields:
         raise _refused("ModelOptFp8Config only supports regular FP8 quantization, but found "
                        f"{algo!r}. Use the native 'mxfp8' quantization method for MXFP8 or "
                        "ModelOptFp4Config for FP4.")
-    return ModelOptFields(names(excluded, "exclude_modules"), kv_algo)
+    return ModelOptFields(excluded_names(context, names(excluded, "exclude_modules")), kv_algo)
 
 
 def served_config(checkpoint: Checkpoint) -> Config | None:
@@ -55,6 +57,16 @@ def served_config(checkpoint: Checkpoint) -> Config | None:
     own = checkpoint.config.get("quantization_config")
     found: Any = own if own is not None else checkpoint.side_files.get("hf_quant_config.json")
     return found if isinstance(found, Mapping) else None
+
+
+def excluded_names(context: Context, excluded: Sequence[str]) -> tuple[str, ...]:
+    """Return the excluded modules under the engine's names: where its class renames them, those of
+    a language model with and without its prefix (ModelOptQuantConfig.apply_weight_name_mapper)."""
+    if not context.renames:
+        return tuple(excluded)
+    return tuple(dict.fromkeys(
+        form for name in all_renamed(context, excluded)
+        for form in (name, name.removeprefix(LANGUAGE))))
 
 
 def _flat_kv(config: Config) -> str | None:
@@ -106,8 +118,7 @@ def experts(
 def is_excluded(path: str, excluded: Sequence[str]) -> bool:
     """Return whether a name of the list, with * for anything, is the path or a part of it; a part
     of a fused latent projection leaves the whole alone."""
-    paths = [path, *([path.removeprefix("language_model.")] if path.startswith(
-        "language_model.") else [])]
+    paths = [path, *([path.removeprefix(LANGUAGE)] if path.startswith(LANGUAGE) else [])]
     return any(_excludes(name, paths) for name in excluded)
 
 

@@ -11,7 +11,7 @@ from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquant
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, is_fp8_scheme, names, whole
 from quantplan.dispatch.sglang.ignore import is_skipped
-from quantplan.dispatch.sglang.modelopt import is_excluded, served_config
+from quantplan.dispatch.sglang.modelopt import excluded_names, is_excluded, served_config
 from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
 from quantplan.dispatch.sglang.nvfp4_online import OnlineFields
 from quantplan.dispatch.shard import whole_pieces
@@ -62,7 +62,8 @@ def read(config: Config | None, context: Context) -> Fields:
     if size < 1:
         raise CheckpointError("quantization config: group_size", wanted="a positive whole number",
                               found=str(size))
-    return Fp4Fields(algo, size, names(excluded, "exclude_modules"), kv_algo)
+    return Fp4Fields(algo, size, excluded_names(context, names(excluded, "exclude_modules")),
+                     kv_algo)
 
 
 def _flat(config: Config, context: Context) -> tuple[Any, Any, Any, str]:

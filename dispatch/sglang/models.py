@@ -56,9 +56,9 @@ def built(
     changes: dict[str, list[Change]] = {}
     for change in row.get("modules", ()):
         changes.setdefault(change["path"], []).append(change)
-    modules = _ordered(list(structure.modules), changes)
+    modules, known = _ordered(list(structure.modules), changes), row.get("known_as", {})
     return structure._replace(modules=tuple(
-        _changed(module, change) for module in modules
+        _changed(module, change, known) for module in modules
         for change in changes.get(module.path, (UNCHANGED,))
         if change.get("dropped") not in ("always", "shared_fused" if fused else "always")))
 
@@ -74,10 +74,14 @@ def _ordered(modules: list[Module], changes: Mapping[str, list[Change]]) -> list
     return modules
 
 
-def _changed(module: Module, change: Change) -> Module:
+def _changed(module: Module, change: Change, known: Mapping[str, str]) -> Module:
     own = change.get("module") or OWN_CLASSES.get(module.module, module.module)
     parts = (sum(leaf.n for leaf in module.leaves),) if change.get("whole") else module.parts
-    return module._replace(module=own, path=change.get("to", module.path), parts=parts,
+    path = str(change.get("to", module.path))
+    named = change.get("known_as", next(
+        (new + path[len(old):] for old, new in known.items() if path.startswith(old)), path))
+    return module._replace(module=own, path=path, parts=parts, known_as=named, known_from=0,
+                           known_under={},
                            kind=change.get("kind", module.kind),
                            quantized=change.get("quantized", module.quantized))
 

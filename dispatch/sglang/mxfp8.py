@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from quantplan.dispatch.sglang import fp8
-from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.fields import Config
 from quantplan.dispatch.sglang.fp8 import Fp8Fields, kv_algo
 from quantplan.dispatch.sglang.ignore import is_skipped
+from quantplan.dispatch.trace import refuse
 
+SCALES = "layers/quantization/fp8.py:Fp8LinearMethod._process_mxfp8_linear_weight_scale"
 BLOCK = (1, 32)
 """The block of every MXFP8 weight; a checkpoint's own is not read."""
 
@@ -30,10 +32,29 @@ def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None
         return None
     if is_skipped(context, site.path, fields.ignored):
         return unquantized("named in the layers that Fp8Config leaves alone")
+    return linear(context, site)
+
+
+def linear(context: Context, site: Site) -> Assignment:
+    """Return the assignment of a layer that has Fp8LinearMethod with MXFP8, or refuse as that
+    does."""
     fp8.check_mxfp8_backend(context, site)
     fp8.check_block(BLOCK, context, site, site.shard.parts)
-    tiles = site.shard.n % 64 == 0 and site.shard.k % 128 == 0
-    return Assignment("Fp8LinearMethod", None, "mxfp8", {"mxfp8.deep_gemm_tiles": tiles})
+    n, k = site.shard.n, site.shard.k
+    tiles = n % 64 == 0 and k % 128 == 0
+    refusal = None if tiles or not _on_deep_gemm_alone(context) else refuse(
+        "weight loading", "RuntimeError", "--fp8-gemm-backend=deep_gemm cannot serve MXFP8 weight "
+        f"shape ({n}, {k}) (needs N % 64 == 0 and K % 128 == 0), and this device has no FlashInfer "
+        "MXFP8 fallback kernel.", site.path, SCALES, hint="Choose another tensor parallel size.")
+    return Assignment("Fp8LinearMethod", None, "mxfp8", {"mxfp8.deep_gemm_tiles": tiles},
+                      refusal=refusal)
+
+
+def _on_deep_gemm_alone(context: Context) -> bool:
+    """Return whether DeepGEMM serves MXFP8 on a GPU that has no other kernel for it."""
+    facts = context.facts
+    return bool(90 <= context.gpu.capability < BLACKWELL and facts["lib.deep_gemm"]
+                and facts["env.SGLANG_ENABLE_JIT_DEEPGEMM"])
 
 
 __all__ = ["assign", "kv_algo", "read"]

@@ -55,7 +55,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                                      (named.resolved, server.moe_backend))
         context = Context(table, checkpoint, built(checkpoint, row, fused), gpu, deployment, dtype,
                           base_facts(table, gpu, deployment, dtype, server.moe_backend),
-                          {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()})
+                          {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()},
+                          row.get("renames", {}))
         serving = serve(named, context)
         method = method._replace(config_class=serving.config_class,
                                  min_capability=serving.min_capability)

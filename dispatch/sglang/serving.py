@@ -51,8 +51,9 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     kv_algo = module.kv_algo(fields) if hasattr(module, "kv_algo") else None
     own_class = module.config_class(fields) if hasattr(module, "config_class") else None
     return Serving(own_class or row["config_class"], row["min_capability"],
-                   lambda site: module.assign(fields, context, site),
-                   lambda site, held: _experts_of(module, row)(fields, context, site, held),
+                   lambda site: module.assign(fields, context, site.named),
+                   lambda site, held: _experts_of(module, row)(
+                       fields, context, site.named, held),
                    kv_method, kv_algo)
 
 
