@@ -214,7 +214,8 @@ SGLANG_DOCUMENT: Row = {
         "families": Field("list", "gpu.family, where not all", required=False,
                           of=Field("int", "capability x 10, rounded down to 10")),
         "keeps": Field("list", "backends that stay", of=Field("text", "a backend")),
-        "backend": Field("text", "what the others become"),
+        "backend": Field("text", "what the others become, or auto alone where others are refused"),
+        "refuses": Field("text", "the ValueError's words for others but auto", required=False),
         "source": Field("text", "engine file:symbol"),
     }),
     "mxfp8_backends": Field("list", "--fp8-gemm-backend values that have an MXFP8 kernel of their "
@@ -258,11 +259,10 @@ SGLANG_DOCUMENT: Row = {
                             "packed_modules_mapping",
                             of=Field("list", "leaves", of=Field("text", "a leaf"))),
     "fused_fallback_source": Field("text", "engine file:symbol"),
-    "runnerless": Field("list", "experts' methods that make no runner under some backends and call "
-                        "it nevertheless", of={
+    "runnerless": Field("list", "experts' methods whose first forward fails where their operator "
+                        "is none", of={
                             "method": Field("text", "the method's class"),
-                            "serves": Field("list", "backends that it serves without a runner",
-                                            of=Field("text", "a backend")),
+                            "says": Field("text", "how it fails"),
                             "source": Field("text", "engine file:symbol"),
                         }),
     "models": Field("list", "model classes that are in the table", of=MODEL),

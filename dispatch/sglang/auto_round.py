@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.expressions import search
 from quantplan.dispatch.sglang import awq, gptq
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import (
+    Experts,
+    check_backend_is_auto,
+    marlin_serves_experts,
+    unquantized_experts,
+    wna16_experts,
+)
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.names import marlin_serves
 from quantplan.dispatch.trace import refuse
@@ -17,21 +25,37 @@ KERNEL = "layers/quantization/gptq/schemes/gptq_linear.py:GPTQLinearScheme"
 BITS = (8, 2, 3, 4)
 FORMATS = ("auto_round:auto_gptq", "auto_round:auto_awq")
 BACKENDS = ("auto", "gptq", "gptq:marlin", "awq", "awq:marlin", "marlin")
-"""AutoRoundConfig.SUPPORTED_BITS (in the order in which Python prints the set), _FORMATS and
-_BACKENDS."""
+"""AutoRoundConfig.SUPPORTED_BITS, _FORMATS and _BACKENDS: sets. Python prints numbers in this
+order, texts in another one in every process."""
+SPECIAL = frozenset("*+?^$()[]{}|\\")
+"""What makes a name in extra_config an expression."""
+MAPPED = "fused_qkv_a_proj"
+"""The fused layer whose model class gives the config class its leaves."""
+PLAIN_BITS = 16
 
 
-class RoundFields(NamedTuple):
-    """What AutoRoundConfig keeps."""
+class RoundLayer(NamedTuple):
+    """How one layer is quantized: 16 bits and more are not at all."""
 
     bits: int
     group_size: int
     sym: bool
+
+
+class RoundFields(NamedTuple):
+    """What AutoRoundConfig keeps; `whole` is how layers are quantized of which it says no more."""
+
+    whole: RoundLayer
     blocks: tuple[str, ...]
     extra: Mapping[str, Mapping[str, Any]]
     gptq: bool
     backend: str
     desc_act: bool
+
+    @property
+    def marlin(self) -> bool:
+        """Return whether Marlin is asked at all."""
+        return self.backend == "auto" or "marlin" in self.backend
 
 
 def read(config: Config | None, context: Context) -> RoundFields:
@@ -40,22 +64,17 @@ def read(config: Config | None, context: Context) -> RoundFields:
     bits, group_size, sym = (need(config, key) for key in ("bits", "group_size", "sym"))
     packing = given(config, "packing_format", default=FORMATS[0])
     backend = given(config, "backend", "vllm_backend", "sglang_backend", default="auto")
-    if bits not in BITS:
-        raise refuse("config fields", "ValueError", f"Unsupported weight_bits: {bits}, currently "
-                     f"only support  {{{', '.join(map(str, BITS))}}}", None, SOURCE,
-                     hint="Serve a checkpoint of 4 or 8 bits.")
-    for value, known, field in ((given(config, "data_type", default="int"), ("int",), "data_type"),
-                                (packing, FORMATS, "packing_format"),
-                                (backend, BACKENDS, "backend")):
+    for value, field, known, gap in (
+            (bits, "weight_bits", BITS, " "),
+            (given(config, "data_type", default="int"), "data_type", ("int",), " "),
+            (packing, "packing_format", FORMATS, " "), (backend, "backend", BACKENDS, "  ")):
         if value not in known:
-            raise NotKnownError(f"SGLang's words for an AutoRound {field} of {value}",
-                                wanted="one of " + ", ".join(known),
-                                hint="It refuses it, and prints a set in no fixed order.")
-    if given(config, "dynamic"):
-        raise NotKnownError("AutoRound with rules of dynamic", hint="Serve it as GPTQ.")
-    return RoundFields(bits, whole(group_size, "group_size"), sym is True, _blocks(config),
-                       _extra(config), "gptq" in packing or "gptq" in backend, backend,
-                       bool(given(config, "desc_act", default=False)))
+            raise refuse("config fields", "ValueError", f"Unsupported {field}: {value},{gap}"
+                         f"currently only support  {{{', '.join(map(repr, known))}}}", None, SOURCE,
+                         hint=f"Serve a checkpoint whose {field} is one of these.")
+    return RoundFields(RoundLayer(bits, whole(group_size, "group_size"), sym is True),
+                       _blocks(config), _extra(config), "gptq" in packing or "gptq" in backend,
+                       backend, bool(given(config, "desc_act", default=False)))
 
 
 def _blocks(config: Config) -> tuple[str, ...]:
@@ -68,9 +87,6 @@ def _extra(config: Config) -> Mapping[str, Mapping[str, Any]]:
     if not isinstance(extra, Mapping) or not all(isinstance(x, Mapping) for x in extra.values()):
         raise CheckpointError("quantization config: extra_config", wanted="an object of objects",
                               found=repr(extra)[:60])
-    if any(set(name) & set("*+?^$()[]{}|\\") for name in extra):
-        raise NotKnownError("AutoRound's extra_config with expressions",
-                            hint="Name layers by their whole paths.")
     return extra
 
 
@@ -80,58 +96,107 @@ def assign(fields: RoundFields, context: Context, site: Site) -> Assignment | No
     if site.module.split == "vocab" and not head:
         return None
     layer = _layer(fields, context, site, head)
-    if layer[0] >= 16:
+    if layer.bits >= PLAIN_BITS:
         return unquantized("neither its block nor extra_config says that it is quantized")
-    make = _gptq if fields.gptq else _awq
-    return make(fields, layer, context, site)
+    return (_gptq if fields.gptq else _awq)(fields, layer, context, site)
 
 
-def _layer(
-    fields: RoundFields, context: Context, site: Site, head: bool
-) -> tuple[int, int, bool]:
-    """Return the layer's bits, group size and symmetry."""
-    quantized = any(map(site.path.startswith, fields.blocks)) if fields.blocks else not head
+def experts(
+    fields: RoundFields, context: Context, site: Site, held: Experts
+) -> Assignment | None:
+    """Return the assignment of routed experts: Marlin's, else those of moe_wna16."""
+    layer = _experts_layer(fields, context, site)
+    if layer.bits >= PLAIN_BITS:
+        return unquantized_experts("neither their block nor extra_config says that they are "
+                                   "quantized")
+    fits = (_gptq_fits if fields.gptq else _awq_fits)(fields, layer, context)
+    if not (fits and marlin_serves_experts(context, held, layer.group_size)):
+        return wna16_experts(held, site, layer.bits, layer.group_size)
+    if fields.gptq:
+        check_backend_is_auto(context, site, gptq.EXPERTS)
+        return Assignment("GPTQMarlinMoEMethod", "GPTQMarlinMoEScheme",
+                          f"experts_marlin_w{layer.bits}")
+    return awq.marlin_experts(layer.group_size, context, site, held)
+
+
+def _layer(fields: RoundFields, context: Context, site: Site, head: bool) -> RoundLayer:
     name = site.path.rsplit(".", maxsplit=1)[-1]
-    if fields.extra and name in context.packed and site.path not in fields.extra:
+    if fields.extra and name.startswith(MAPPED) and site.path not in fields.extra:
         raise NotKnownError("AutoRound's extra_config of a fused layer's parts",
                             hint="Its model class maps them.")
-    plain = (fields.bits, fields.group_size, fields.sym) if (
-        quantized or site.path in fields.extra) else (16, -1, True)
-    own = fields.extra.get(site.path, {})
-    return (own.get("bits", plain[0]), own.get("group_size", plain[1]), own.get("sym", plain[2]))
+    return _named(fields, site.path, site.path in fields.extra or _is_quantized(
+        fields, site.path, not head))
 
 
-def _marlin(fields: RoundFields) -> bool:
-    return fields.backend == "auto" or "marlin" in fields.backend
+def _experts_layer(fields: RoundFields, context: Context, site: Site) -> RoundLayer:
+    """Return how experts are quantized; refuses single experts that differ."""
+    quantized = site.path in fields.extra or _is_quantized(fields, site.path, True)
+    listed = [name for name in fields.extra if name.startswith(site.path)]
+    found = {_named(fields, name, quantized) for name in listed if site.path not in fields.extra}
+    if len(found) > 1:
+        raise refuse("layer assignment", "ValueError", f"Fused MoE layer '{site.path}' requires "
+                     "consistent quant config for all sub-layers", site.path, SOURCE,
+                     hint="extra_config: give all experts of a layer one form.")
+    return found.pop() if found else _named(fields, site.path, quantized)
 
 
-def _gptq(
-    fields: RoundFields, layer: tuple[int, int, bool], context: Context, site: Site
-) -> Assignment:
-    bits, group_size, sym = layer
-    if _marlin(fields) and (bits, sym) in gptq.TYPES and marlin_serves(
-            context.table, group_size, context.gpu.capability):
-        return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}")
+def _is_quantized(fields: RoundFields, path: str, otherwise: bool) -> bool:
+    return any(map(path.startswith, fields.blocks)) if fields.blocks else otherwise
+
+
+def _named(fields: RoundFields, path: str, quantized: bool) -> RoundLayer:
+    """Return what extra_config says of the path, by its name or an expression that it is."""
+    plain = fields.whole if quantized else RoundLayer(PLAIN_BITS, -1, True)
+    own = fields.extra.get(path)
+    if own is None:
+        own = next((form for name, form in fields.extra.items()
+                    if SPECIAL & set(name) and _fits(name, path)), {})
+    return RoundLayer(own.get("bits", plain.bits), own.get("group_size", plain.group_size),
+                      own.get("sym", plain.sym))
+
+
+def _fits(pattern: str, path: str) -> bool:
+    """Return whether the whole path fits; what is no expression fits none."""
+    try:
+        return search(f"(?:{pattern})\\Z", path)
+    except CheckpointError:
+        return False
+
+
+def _gptq_fits(fields: RoundFields, layer: RoundLayer, context: Context) -> bool:
+    return (fields.marlin and (layer.bits, layer.sym) in gptq.TYPES
+            and marlin_serves(context.table, layer.group_size, context.gpu.capability))
+
+
+def _awq_fits(fields: RoundFields, layer: RoundLayer, context: Context) -> bool:
+    return (fields.marlin and layer.bits == awq.BITS and not layer.sym
+            and marlin_serves(context.table, layer.group_size, context.gpu.capability))
+
+
+def _gptq(fields: RoundFields, layer: RoundLayer, context: Context, site: Site) -> Assignment:
+    if _gptq_fits(fields, layer, context):
+        return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme",
+                          f"marlin_w{layer.bits}",
+                          refusal=gptq.bad_scales(layer.group_size, fields.desc_act, site))
     if fields.desc_act:
-        raise NotKnownError("AutoRound in GPTQ's format with desc_act, without Marlin",
-                            hint="SGLang refuses it.")
+        raise refuse("layer assignment", "ValueError", "SGLang's AutoRound GPTQ loader supports "
+                     "desc_act=False only. AutoRound auto_gptq export does not use act-order/"
+                     "desc_act=True; if this checkpoint is a GPTQModel act-order checkpoint, use "
+                     "`--quantization gptq` or `--quantization gptq_marlin` instead.", site.path,
+                     SOURCE, hint="Serve a checkpoint without activation order.")
     raise refuse("layer assignment", "RuntimeError", "The non-Marlin GPTQ CUDA kernel has been "
                  "removed. Use quantization='gptq_marlin' (or a Marlin-compatible checkpoint) "
                  "instead.", site.path, KERNEL,
                  hint="Marlin serves 4 or 8 bits, symmetric, in groups of 32, 64, 128 or -1.")
 
 
-def _awq(
-    fields: RoundFields, layer: tuple[int, int, bool], context: Context, site: Site
-) -> Assignment:
-    bits, group_size, sym = layer
+def _awq(fields: RoundFields, layer: RoundLayer, context: Context, site: Site) -> Assignment:
     if site.module.module == "ParallelLMHead":
         raise NotKnownError("lm_head of AutoRound in AWQ's format", hint="Leave it in 16 bits.")
-    if bits != 4:
-        raise awq.refused_bits(bits, site.path)
-    if _marlin(fields) and not sym and marlin_serves(context.table, group_size,
-                                                     context.gpu.capability):
-        awq.check_marlin_shape(context, site, group_size)
+    if layer.bits != awq.BITS:
+        raise awq.refused_bits(layer.bits, site.path)
+    if _awq_fits(fields, layer, context):
+        awq.check_marlin_shape(context, site, layer.group_size)
         return Assignment("AWQLinearMethod", "AWQMarlinLinearScheme", "marlin_w4")
-    awq.check_plain(group_size, site)
+    awq.check_plain(layer.group_size, site)
     return Assignment("AWQLinearMethod", "AWQLinearScheme", "awq")

@@ -23,6 +23,7 @@ SCHEME = "layers/quantization/awq/schemes/awq_linear.py:AWQLinearScheme.create_w
 SHAPES = "layers/quantization/marlin_utils.py:verify_marlin_supports_shape"
 EXPERTS = "layers/quantization/awq/schemes/awq_moe.py:AWQMoEScheme.create_moe_runner"
 EXPERTS_MADE = "layers/quantization/awq/schemes/awq_moe.py:AWQMoEScheme.create_weights"
+BITS = 4
 PACK = 8
 """4-bit values in a 32-bit word."""
 
@@ -44,7 +45,7 @@ def read(config: Config | None, context: Context) -> AwqFields:
                                                         ("q_group_size", "group_size"))
     bits, group_size = (need(config, *key) for key in keys)
     need(config, "zero_point")
-    if bits != 4:
+    if bits != BITS:
         raise refused_bits(bits)
     return AwqFields(marlin, whole(group_size, "group_size"),
                      names(given(config, "modules_to_not_convert"), "modules_to_not_convert"),
@@ -79,9 +80,14 @@ def experts(fields: AwqFields, context: Context, site: Site, held: Experts) -> A
     if any(name in site.path for name in fields.ignored):
         return unquantized_experts("named in modules_to_not_convert")
     if not marlin_serves_experts(context, held, fields.group_size):
-        return wna16_experts(held, site, 4, fields.group_size,
+        return wna16_experts(held, site, BITS, fields.group_size,
                              "a rank's experts are none of Marlin's")
-    if fields.group_size < 1:
+    return marlin_experts(fields.group_size, context, site, held)
+
+
+def marlin_experts(group_size: int, context: Context, site: Site, held: Experts) -> Assignment:
+    """Return the assignment of experts that Marlin serves, or refuse as AWQMoEScheme does."""
+    if group_size < 1:
         raise refuse("layer assignment", "RuntimeError", "Trying to create tensor with negative "
                      f"dimension -{held.hidden}: [{held.number}, -{held.hidden}, "
                      f"{2 * held.intermediate}]", site.path, EXPERTS_MADE,

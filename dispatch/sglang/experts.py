@@ -33,12 +33,15 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
     """Return the layer of routed experts and what its method decided."""
     held = experts_held(context, site)
     assignment = serving.experts(site, held) or unquantized_experts()
-    choice = choose(context.table, str(assignment.operators),
-                    {**context.facts, **assignment.facts})
-    return Layer(site.path, site.module.module, layer_index=site.layer_index,
-                 method=assignment.method, scheme=assignment.scheme, why=assignment.why,
-                 selection=choice.selection, mode=choice.text("mode"), act=choice.text("act"),
-                 moe_backend=choice.text("runner") or NO_RUNNER), assignment
+    layer = Layer(site.path, site.module.module, layer_index=site.layer_index,
+                  method=assignment.method, scheme=assignment.scheme, why=assignment.why,
+                  moe_backend=NO_RUNNER)
+    if assignment.operators is None:
+        return layer, assignment
+    choice = choose(context.table, assignment.operators, {**context.facts, **assignment.facts})
+    return layer._replace(selection=choice.selection, mode=choice.text("mode"),
+                          act=choice.text("act"),
+                          moe_backend=choice.text("runner") or NO_RUNNER), assignment
 
 
 def experts_held(context: Context, site: Site) -> Experts:

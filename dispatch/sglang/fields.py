@@ -44,6 +44,15 @@ def names(value: Any, field: str) -> tuple[str, ...]:
                           found=repr(value)[:60])
 
 
+def sub(config: Config, field: str) -> Config:
+    """Return the object in a field; an empty one for null. Raises CheckpointError for others."""
+    value = config.get(field)
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise CheckpointError(f"quantization config: {field}", wanted="an object",
+                          found=repr(value)[:60])
+
+
 def whole(value: Any, field: str) -> int:
     """Return a whole number. Raises CheckpointError for anything else."""
     if type(value) is int:

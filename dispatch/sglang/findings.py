@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from quantplan.dispatch.facts import Gpu
 from quantplan.dispatch.sglang.context import Table
-from quantplan.dispatch.sglang.experts import NO_RUNNER
 from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Method
 
+NO_OPERATOR = "none"
+"""Operator of experts whose method has none for the backend."""
 WEIGHT_ONLY = "apply_fp8_marlin_linear"
 
 
@@ -19,7 +20,7 @@ def findings(
     """Return the findings, errors first; `backend` is --moe-runner-backend as it was given."""
     found = [*_argparse(table, method), *_not_optimized(table, method),
              *(() if error else (*_weight_only(gpu, layers), *_unfused(layers),
-                                   *_failing(table, layers), *_runnerless(table, backend, layers)))]
+                                   *_failing(table, layers), *_runnerless(table, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
@@ -69,13 +70,11 @@ def _failing(table: Table, layers: tuple[Layer, ...]) -> Iterator[Finding]:
             return
 
 
-def _runnerless(table: Table, backend: str, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+def _runnerless(table: Table, layers: tuple[Layer, ...]) -> Iterator[Finding]:
     for row in table["runnerless"]:
-        hit = next((x for x in layers if x.method == row["method"] and x.moe_backend == NO_RUNNER
-                    and backend not in row["serves"]), None)
+        hit = next((x for x in layers if x.method == row["method"] and x.kernel == NO_OPERATOR),
+                   None)
         if hit is not None:
             yield Finding("first forward", "error", "experts-without-runner",
-                          f"{hit.path}: {row['method']} makes no MoeRunner for "
-                          f"--moe-runner-backend {backend} and calls it in the first forward: "
-                          "AttributeError, no attribute 'runner'", "Drop --moe-runner-backend.",
-                          row["source"])
+                          f"{hit.path}: the first forward of {row['method']} fails: {row['says']}",
+                          "Drop --moe-runner-backend.", row["source"])

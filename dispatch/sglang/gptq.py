@@ -62,15 +62,15 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
         return None if head else unquantized("a rule of dynamic leaves it alone")
     bits, sym = rule.get("bits", fields.bits), rule.get("sym", fields.sym)
     _check_type(bits, sym, site.path)
-    return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}",
-                      refusal=_bad_scales(fields, rule, site))
-
-
-def _bad_scales(fields: GptqFields, rule: Mapping[str, Any], site: Site) -> Exception | None:
-    """Return the refusal of scales that do not fill whole rows of Marlin's order
-    (layers/quantization/marlin_utils.py:marlin_permute_scales)."""
     group_size = whole(rule.get("group_size", fields.group_size), "group_size")
     desc_act = bool(rule.get("desc_act", fields.desc_act))
+    return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}",
+                      refusal=bad_scales(group_size, desc_act, site))
+
+
+def bad_scales(group_size: int, desc_act: bool, site: Site) -> Exception | None:
+    """Return the refusal of scales that do not fill whole rows of Marlin's order
+    (layers/quantization/marlin_utils.py:marlin_permute_scales)."""
     cut, size = site.shard, site.shard.k_full if group_size == -1 else group_size
     repeated = cut.k_full != cut.k and (desc_act or group_size == -1)
     scales = (cut.k_full if repeated else cut.k) // size * cut.n

@@ -16,7 +16,7 @@ from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
 from quantplan.dispatch.sglang.nvfp4_online import OnlineFields
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.errors import CheckpointError
 
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptFp4Config.from_config"
 SHAPES = "layers/quantization/modelopt_quant.py:{}.create_weights"
@@ -154,29 +154,37 @@ def assign(fields: Fields, context: Context, site: Site) -> Assignment | None:
         return None
     if fields.algo == "FP8":
         return unquantized("the config's algorithm is FP8: the class quantizes experts only")
-    if is_skipped(context, site.path, fields.excluded) or is_excluded(site.path, fields.excluded):
+    if _excluded(fields, context, site.path):
         return unquantized("named in the excluded modules")
     a16 = fields.algo == "W4A16_NVFP4"
     _check_shape(site, a16)
     facts = {"quant.group_size": fields.group_size}
     if a16:
         return Assignment("ModelOptNvFp4A16LinearMethod", None, "modelopt_fp4_a16", facts)
-    if context.facts["gpu.family"] == 100 and site.path.endswith(SHARED):
-        raise NotKnownError(f"which product {site.path} runs",
-                            hint="The model may fuse it with its activation and the quantization "
-                            "of that here (models/deepseek_v2.py:DeepseekV2MoE).")
-    return Assignment("ModelOptFp4LinearMethod", None, "modelopt_fp4", facts)
+    return Assignment("ModelOptFp4LinearMethod", None, "modelopt_fp4",
+                      {**facts, "nvfp4.swiglu": _may_fuse(fields, context, site)})
+
+
+def _may_fuse(fields: Fp4Fields, context: Context, site: Site) -> bool:
+    """Return whether the model class runs the product along with its activation, and with the
+    quantization of that for the next one, where the GPU has it."""
+    classes = context.table["traits"]["swiglu_fusion"]["value"]
+    if context.structure.architecture not in classes or not site.path.endswith(SHARED):
+        return False
+    return not _excluded(fields, context, site.path.replace("gate_up_proj", "down_proj"))
+
+
+def _excluded(fields: Fp4Fields, context: Context, path: str) -> bool:
+    return is_skipped(context, path, fields.excluded) or is_excluded(path, fields.excluded)
 
 
 def experts(fields: Fields, context: Context, site: Site, held: Experts) -> Assignment | None:
-    """Return the assignment of routed experts. Raises NotKnownError for weights that the class
-    quantizes while loading, for 16-bit activations and for groups of other than 16."""
-    if isinstance(fields, OnlineFields) or fields.algo != "NVFP4" or fields.group_size != PACK:
-        raise NotKnownError("SGLang's NVFP4 experts of other checkpoints than W4A4 in groups of 16",
-                            hint="Their methods are not in the table yet.")
+    """Return the assignment of routed experts, which 16-bit activations do not change."""
+    if isinstance(fields, OnlineFields):
+        return nvfp4_online.experts(fields, context, site, held)
     if is_excluded(site.path, fields.excluded):
         return unquantized_experts("named in the excluded modules")
-    return nvfp4_experts(context, site, held)
+    return nvfp4_experts(context, site, held, fields.group_size)
 
 
 def _check_shape(site: Site, a16: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from quantplan.dispatch.sglang import fp8
 from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config
 from quantplan.dispatch.sglang.fp8 import Fp8Fields, kv_algo
 from quantplan.dispatch.sglang.ignore import is_skipped
@@ -13,6 +14,7 @@ from quantplan.dispatch.trace import refuse
 SCALES = "layers/quantization/fp8.py:Fp8LinearMethod._process_mxfp8_linear_weight_scale"
 BLOCK = (1, 32)
 """The block of every MXFP8 weight; a checkpoint's own is not read."""
+LOADED = "layers/quantization/fp8.py:Fp8MoEMethod"
 
 
 def read(config: Config | None, context: Context) -> Fp8Fields:
@@ -57,4 +59,16 @@ def _on_deep_gemm_alone(context: Context) -> bool:
                 and facts["env.SGLANG_ENABLE_JIT_DEEPGEMM"])
 
 
-__all__ = ["assign", "kv_algo", "read"]
+def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts, or refuse as Fp8MoEMethod does."""
+    if is_skipped(context, site.path, fields.ignored):
+        return unquantized_experts("named in the layers that Fp8Config leaves alone", "trtllm")
+    fp8.check_experts_block(BLOCK, held, site)
+    refusal = None if context.facts["gpu.family"] == BLACKWELL else refuse(
+        "weight loading", "RuntimeError", "MXFP8 MoE quantization requires SM100 or ROCm gfx95 "
+        "(gfx942 converts MXFP8 to block-fp8 at load instead).", site.path, LOADED,
+        hint="SGLang serves MXFP8 experts on 10.0 and 10.3 only.")
+    return Assignment("Fp8MoEMethod", operators="experts_mxfp8", refusal=refusal)
+
+
+__all__ = ["assign", "experts", "kv_algo", "read"]

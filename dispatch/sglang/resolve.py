@@ -102,6 +102,7 @@ def _made(context: Context, serving: Serving) -> Iterator[tuple[Layer, Assignmen
             continue
         site = site_at(module, index, tp)
         if module.kind == "attention":
+            serving.check_attention(site)
             yield Layer(site.path, module.module, layer_index=index,
                         method=serving.kv_method), None
         elif module.kind == "experts":

@@ -77,6 +77,12 @@ def _own_method(changes: Row, table: Table, checkpoint: Checkpoint) -> str | Non
 
 
 def _rewritten(table: Table, typed: str | None, family: int, backend: str) -> str:
-    return next((str(row["backend"]) for row in table["moe_backend_rewrites"]
-                 if row["method"] == typed and backend not in row["keeps"]
-                 and family in row.get("families", (family,))), backend)
+    row = next((row for row in table["moe_backend_rewrites"]
+                if row["method"] == typed and backend not in row["keeps"]
+                and family in row.get("families", (family,))), None)
+    if row is None:
+        return backend
+    if "refuses" in row and backend != "auto":
+        raise refuse("flags", "ValueError", row["refuses"], None, row["source"],
+                     hint="Drop --moe-backend.")
+    return str(row["backend"])

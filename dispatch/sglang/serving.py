@@ -28,6 +28,7 @@ class Serving(NamedTuple):
     experts: Callable[[Site, Any], Assignment | None]
     kv_method: str | None = None
     kv_algo: str | None = None
+    check_attention: Callable[[Site], None] = lambda site: None
 
 
 def serve(named: NamedMethod, context: Context) -> Serving:
@@ -54,7 +55,14 @@ def serve(named: NamedMethod, context: Context) -> Serving:
                    lambda site: module.assign(fields, context, site.named),
                    lambda site, held: _experts_of(module, row)(
                        fields, context, site.named, held),
-                   kv_method, kv_algo)
+                   kv_method, kv_algo,
+                   lambda site: _check_attention(module, fields, context, site.named))
+
+
+def _check_attention(module: ModuleType, fields: Any, context: Context, site: Site) -> None:
+    """Refuse what the method of attention layers refuses, where its module has a rule."""
+    if hasattr(module, "check_attention"):
+        module.check_attention(fields, context, site)
 
 
 def _experts_of(module: ModuleType, row: Row) -> Callable[..., Assignment | None]:

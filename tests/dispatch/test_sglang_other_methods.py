@@ -44,6 +44,8 @@ NO_KERNEL = ("The non-Marlin GPTQ CUDA kernel has been removed. Use quantization
      "UnquantizedLinearMethod.create_weights() missing 5 required positional arguments: "
      "'input_size_per_partition', 'output_partition_sizes', 'input_size', 'output_size', and "
      "'params_dtype'"),
+    ({**ROUND, "packing_format": "x"}, {}, "ValueError", "Unsupported packing_format: x, currently "
+     "only support  {'auto_round:auto_gptq', 'auto_round:auto_awq'}"),
     ({**ROUND, "bits": 5}, {}, "ValueError",
      "Unsupported weight_bits: 5, currently only support  {8, 2, 3, 4}"),
 ])
@@ -80,7 +82,6 @@ def test_layers(config: Mapping[str, Any], path: str, method: str, kernel: str |
 
 
 @pytest.mark.parametrize("config, options", [
-    ({**ROUND, "packing_format": "x"}, {}),
     ({"quant_method": "fp8", "activation_scheme": "dynamic"}, {"quantization": "humming"}),
     (None, {"quantization": "humming", "env": {"SGLANG_HUMMING_ONLINE_QUANT_CONFIG": "{}"}}),
 ])

@@ -1,0 +1,191 @@
+"""Checkpoints that Quark wrote (layers/quantization/quark/quark.py:QuarkConfig)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.sglang import fp8
+from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
+from quantplan.dispatch.sglang.fields import Config, names, sub
+from quantplan.dispatch.sglang.fp8 import Fp8Fields
+from quantplan.dispatch.sglang.quark_names import Named, layer_config, with_quark_leaves
+from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
+
+SOURCE = "layers/quantization/quark/quark.py:QuarkConfig"
+FP8 = "fp8_e4m3"
+FP8_NAMES = (FP8, "fp8_e4m3fn")
+MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+"""What weights of MXFP4, and activations of it, are called."""
+
+WRITTEN = ("dtype", "qscheme", "group_size", "is_dynamic", "scale_format")
+"""Keys of a part in the order in which they are written."""
+
+
+class QuarkFields(NamedTuple):
+    """What QuarkConfig keeps: the names that it leaves alone, which layers have which config, and
+    that of the KV cache."""
+
+    exclude: tuple[str, ...]
+    named: Named
+    kv_cache: Config | None
+
+
+def read(config: Config | None, context: Context) -> QuarkFields:
+    """Return the fields, or refuse as QuarkConfig does."""
+    assert config is not None, "the class is refused without a config first"
+    method = config["quant_method"]
+    if method != "quark":
+        raise _refused("QuarkConfig.from_config invoked with non-quark quant_method "
+                       f"{method!r} but no requantization_method set.",
+                       "Spell quant_method in lower case.")
+    if config.get("export") is None:
+        raise _refused("The export key should be included in the configurations of Quark quantized "
+                       "model", "quantization_config: add export.")
+    patterns = sub(config, "layer_quant_config")
+    return QuarkFields(names(config.get("exclude", ()), "exclude"),
+                       Named(patterns, sub(config, "layer_type_quant_config"),
+                             sub(config, "global_quant_config")),
+                       _kv_cache(sub(config, "export").get("kv_cache_group"), patterns))
+
+
+def _refused(message: str, hint: str) -> Exception:
+    return refuse("config fields", "ValueError", message, None, f"{SOURCE}.from_config", hint=hint)
+
+
+def _kv_cache(group: Any, patterns: Config) -> Config | None:
+    """Return the config of the KV cache's outputs, None where no group of layers has one."""
+    listed = names(group, "export: kv_cache_group")
+    if not listed:
+        return None
+    if not set(listed) <= set(patterns):
+        raise _refused("The Quark quantized model has the kv_cache_group parameter setting, but no "
+                       "kv_cache quantization settings were found in the quantization "
+                       "configuration.", "layer_quant_config: add the layers of kv_cache_group.")
+    configs = [sub(patterns, name) for name in listed]
+    if any(config != configs[0] for config in configs):
+        raise _refused("The quantization method used for kv_cache should be the same, but the "
+                       "quantization method for the kv_cache layer in the config is different.",
+                       "layer_quant_config: give the layers of kv_cache_group one config.")
+    if configs[0].get("output_tensors") is None:
+        raise _refused("The kv_cache quantization configuration is empty.",
+                       "layer_quant_config: add output_tensors.")
+    return sub(configs[0], "output_tensors")
+
+
+def check_attention(fields: QuarkFields, context: Context, site: Site) -> None:
+    """Refuse a KV cache that QuarkKVCacheMethod does not have."""
+    kv_cache = fields.kv_cache
+    if kv_cache is None:
+        return
+    said = None
+    if kv_cache.get("dtype") != FP8:
+        said = (f"Currently supported kv cache quantization is dtype={FP8}, however received "
+                f"{kv_cache.get('dtype')}")
+    elif kv_cache.get("qscheme") != "per_tensor":
+        said = ("Only support per-tensor scaling factor for quark KV cache. Expected qscheme: "
+                f"per_tensor, found qscheme: {kv_cache.get('qscheme')}")
+    if said is not None:
+        raise refuse("layer assignment", "NotImplementedError", said, site.path,
+                     "layers/quantization/quark/quark.py:QuarkKVCacheMethod",
+                     hint="Quantize the KV cache per tensor to fp8_e4m3.")
+
+
+def assign(fields: QuarkFields, context: Context, site: Site) -> Assignment | None:
+    """Return the assignment of a linear layer; embeddings and lm_head are none of the class's."""
+    context = with_quark_leaves(context)
+    config = layer_config(context, site.path, site.module.module, fields.exclude, fields.named)
+    if site.module.split == "vocab":
+        return None
+    if config is None:
+        return unquantized("named in exclude")
+    if (block := _block(config)) is not None:
+        return fp8.assign(block, context, site)
+    return _linear(config, context, site)
+
+
+def experts(fields: QuarkFields, context: Context, site: Site, held: Experts) -> Assignment | None:
+    """Return the assignment of routed experts."""
+    context = with_quark_leaves(context)
+    config = layer_config(context, site.path, site.module.module, fields.exclude, fields.named)
+    if config is None:
+        return unquantized_experts("named in exclude")
+    if (block := _block(config)) is not None:
+        return fp8.experts(block, context, site, held)
+    return _experts(config, site)
+
+
+def _parts(config: Config, site: Site) -> tuple[Config, Config]:
+    """Return how a layer's weights and activations are quantized; refuses quantized outputs."""
+    if config.get("output_tensors") or config.get("bias"):
+        raise refuse("layer assignment", "NotImplementedError", "Currently, Quark models with "
+                     "output_tensors and bias quantized are not supported", site.path, SOURCE,
+                     hint="Quantize weights and input_tensors only.")
+    return sub(config, "weight"), sub(config, "input_tensors")
+
+
+def _block(config: Config) -> Fp8Fields | None:
+    """Return what serves FP8 weights in blocks with dynamic activations, None for others."""
+    if config.get("output_tensors") or config.get("bias"):
+        return None
+    weight, inputs = sub(config, "weight"), sub(config, "input_tensors")
+    size = weight.get("block_size")
+    fits = (weight.get("dtype") in FP8_NAMES and weight.get("qscheme") == "per_block"
+            and weight.get("is_dynamic") is False and isinstance(size, list) and len(size) == 2
+            and inputs.get("dtype") in FP8_NAMES and inputs.get("is_dynamic") is True)
+    return Fp8Fields(True, "dynamic", (), fp8.block_size(size)) if fits else None
+
+
+def _is_mxfp4(weight: Config, inputs: Config) -> bool:
+    return (all(part.get(key) == value for part in (weight, inputs) for key, value in MX.items())
+            and weight.get("is_dynamic") is not True and inputs.get("is_dynamic") is not False)
+
+
+def _is_fp8(weight: Config, inputs: Config) -> bool:
+    return (weight.get("dtype") == inputs.get("dtype") == FP8 and not weight.get("is_dynamic")
+            and weight.get("qscheme") in ("per_tensor", "per_channel")
+            and bool(inputs.get("is_dynamic") or inputs.get("qscheme") == "per_tensor"))
+
+
+def _linear(config: Config, context: Context, site: Site) -> Assignment:
+    weight, inputs = _parts(config, site)
+    if _is_mxfp4(weight, inputs):
+        return Assignment("QuarkLinearMethod", "QuarkW4A4MXFP4", "quark_mxfp4")
+    least = context.table["traits"]["quark_fp8_capability"]["value"]
+    if not _is_fp8(weight, inputs) or context.gpu.capability < least:
+        raise refuse("layer assignment", "NotImplementedError", "No quark compatible scheme was "
+                     f"found. Weight config: {_written(config, 'weight')}, Input config: "
+                     f"{_written(config, 'input_tensors')}", site.path, SOURCE,
+                     hint="SGLang serves Quark's FP8 on 8.9 and up.")
+    channels = weight["qscheme"] == "per_channel"
+    return Assignment("QuarkLinearMethod", "QuarkW8A8Fp8",
+                      "fp8_channel" if channels else "fp8_tensor", {
+                          "fp8.act": "per_token" if inputs.get("is_dynamic") else "static"})
+
+
+def _written(config: Config, field: str) -> Any:
+    """Return a part as the engine prints it: sorted keys have lost the order in which Quark writes
+    them."""
+    part = config.get(field)
+    if not isinstance(part, dict) or [*part] != sorted(part) or not set(part) <= set(WRITTEN):
+        return part
+    return {key: part[key] for key in WRITTEN if key in part}
+
+
+def _experts(config: Config, site: Site) -> Assignment:
+    weight, inputs = _parts(config, site)
+    if _is_mxfp4(weight, inputs) or weight.get("dtype") == "fp4":
+        raise NotKnownError("Quark's FP4 experts", hint="They are made for AMD GPUs.")
+    if not _is_fp8(weight, inputs):
+        raise refuse("layer assignment", "RuntimeError", "Unsupported FusedMoe scheme", site.path,
+                     SOURCE, hint="Quantize experts to FP8, per tensor or per channel.")
+    channels = weight["qscheme"] == "per_channel"
+    act = "static" if not inputs.get("is_dynamic") else "per_token" if channels else "per_tensor"
+    return Assignment("QuarkFusedMoEMethod", "QuarkW8A8FP8MoE", "experts_quark_fp8",
+                      {"moe.act": act})
+
+
+def kv_method(fields: QuarkFields) -> str:
+    """Return the method of attention layers: there always is one."""
+    return "QuarkKVCacheMethod"
