@@ -13,7 +13,7 @@ from quantplan.dispatch.module_rows import ModuleRows
 from quantplan.dispatch.renames import read_renames
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
-from quantplan.tables.family_index import family_index
+from quantplan.tables.family_index import family_index, own_name
 from quantplan.tables.family_loading import (
     family_of,
     family_row,
@@ -22,17 +22,20 @@ from quantplan.tables.family_loading import (
 )
 
 
-def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Structure:
-    """Return the structure of a checkpoint's model, of its architecture `chosen` or its first.
+def model_structure(
+    checkpoint: Checkpoint, chosen: str | None = None, engine: str | None = None
+) -> Structure:
+    """Return the structure of a checkpoint's model, of its architecture `chosen` or its first, as
+    `engine` builds it where it has families of its own.
 
     Raises NotKnownError for an architecture without a family row, CheckpointError for a config
     that lacks a size.
     """
     root = checkpoint.config
-    architecture = _architecture(root, chosen)
+    architecture = _architecture(root, chosen, engine)
     whole = root
-    root = nested(root, family_row(architecture).get("root", ()))
-    family = _family(architecture, root)
+    root = nested(root, family_row(architecture, engine).get("root", ()))
+    family = _family(architecture, root, engine)
     given = _text_config(family, root)
     config, root = filled(given, family), parts_filled(root, family)
     _check_covered(config, root, family)
@@ -57,19 +60,21 @@ def model_structure(checkpoint: Checkpoint, chosen: str | None = None) -> Struct
     )
 
 
-def _family(architecture: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _family(
+    architecture: str, root: Mapping[str, Any], engine: str | None
+) -> Mapping[str, Any]:
     """Return the architecture's family, around that of its language model where it has one."""
-    family = family_row(architecture)
+    family = family_row(architecture, engine)
     known = languages(family)
     if not known:
-        return family_of(architecture)
+        return family_of(architecture, engine)
     named = None if "language" in family else _named_language(family, root)
     language = named or known[0]
     if language not in known or (named is None and "language" not in family):
         raise NotKnownError(f"{architecture} around {language if named else 'no named model'}",
                             wanted="one of " + ", ".join(known),
                             hint="text_config: architectures or model_type say which.")
-    return with_language(architecture, language)
+    return with_language(architecture, language, engine)
 
 
 def _named_language(family: Mapping[str, Any], root: Mapping[str, Any]) -> str | None:
@@ -171,9 +176,9 @@ def _windowed_layers(
                  for index in range(layers))
 
 
-def _architecture(config: Mapping[str, Any], chosen: str | None) -> str:
+def _architecture(config: Mapping[str, Any], chosen: str | None, engine: str | None) -> str:
     known, named = family_index()["architectures"], chosen or _named(config)
-    if named in known:
+    if named in known or own_name(engine, str(named)) in family_index()["own"]:
         return str(named)
     what = named or f"model_type {config.get('model_type')}"
     raise NotKnownError(f"no family row for the architecture {what}",

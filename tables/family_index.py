@@ -15,7 +15,8 @@ NAME = "family-index"
 
 @cache
 def family_index() -> Mapping[str, Mapping[str, str]]:
-    """Return "architectures" and "skeletons", name -> table, and "model_types", those of configs
+    """Return "architectures" and "skeletons", name -> table, "own", the architectures of one
+    engine's own families as `own_name` spells them -> table, and "model_types", those of configs
     that name no architecture -> architecture."""
     found: Mapping[str, Mapping[str, str]] | None = fresh_compiled(NAME, index_crc32())
     return found if found is not None else made_index()
@@ -29,11 +30,19 @@ def index_crc32() -> int:
 
 def made_index() -> dict[str, dict[str, str]]:
     """Return the index as the tables have it now."""
-    families = [*_rows("families")]
+    every = [*_rows("families")]
+    families = [(table, row) for table, row in every if "engine" not in row]
     return {"architectures": {a: table for table, row in families for a in row["architectures"]},
+            "own": {own_name(row["engine"], a): table for table, row in every if "engine" in row
+                    for a in row["architectures"]},
             "skeletons": {row["id"]: table for table, row in _rows("skeletons")},
             "model_types": {t: a for _, row in families
                             for t, a in row.get("model_types", {}).items()}}
+
+
+def own_name(engine: str | None, architecture: str) -> str:
+    """Return the name of an architecture in the engine's own families."""
+    return f"{engine} {architecture}"
 
 
 def _rows(field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

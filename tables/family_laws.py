@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from quantplan.tables.family_loading import families_by_architecture, families_of
+from quantplan.tables.family_loading import (
+    families_by_architecture,
+    families_of,
+    own_architectures,
+)
 from quantplan.tables.module_facts import ATTENTION_FACTS, EXPERTS_FACTS
 
 Family = Mapping[str, Any]
@@ -87,7 +91,9 @@ LAWS: tuple[Callable[[Family], Iterator[str]], ...] = (
 
 def family_violations() -> list[str]:
     """Return every violation of every family."""
-    families = {family["id"]: family for architecture in families_by_architecture()
-                for family in families_of(architecture)}
+    architectures = [*((a, None) for a in families_by_architecture()),
+                     *((a, engine) for engine, a in own_architectures())]
+    families = {family["id"]: family for architecture, engine in architectures
+                for family in families_of(architecture, engine)}
     return [f"tables/families: families[{name}]: {said}" for name, family in families.items()
             for law in LAWS for said in law(family)]

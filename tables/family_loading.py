@@ -6,11 +6,18 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from quantplan.tables.family_index import family_index
+from quantplan.tables.family_index import family_index, own_name
 from quantplan.tables.load import read_table
 
 LANGUAGE: Mapping[str, Any] = {"id": "language", "modules": ({"language": True},)}
 """The skeleton that stands for the modules of another family, the language model's."""
+
+
+def own_architectures() -> Iterator[tuple[str, str]]:
+    """Yield engine and architecture of every family that one engine has for itself."""
+    for name in family_index()["own"]:
+        engine, architecture = name.split()
+        yield engine, architecture
 
 
 def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
@@ -19,18 +26,29 @@ def families_by_architecture() -> Mapping[str, Mapping[str, Any]]:
 
 
 @cache
-def family_row(architecture: str) -> Mapping[str, Any]:
-    """Return the row of an architecture that has one, as its table has it."""
-    rows = read_table(family_index()["architectures"][architecture])["families"]
-    found: Mapping[str, Any] = next(row for row in rows if architecture in row["architectures"])
+def family_row(architecture: str, engine: str | None = None) -> Mapping[str, Any]:
+    """Return the row of an architecture that has one, as its table has it; the engine's own where
+    it has one, over the row of all engines."""
+    own = own_name(engine, architecture)
+    if own in family_index()["own"]:
+        row = _row(family_index()["own"][own], architecture, engine)
+        first = row["architectures"][0]
+        return {**(family_row(first) if first in family_index()["architectures"] else {}), **row}
+    return _row(family_index()["architectures"][architecture], architecture, None)
+
+
+def _row(table: str, architecture: str, engine: str | None) -> Mapping[str, Any]:
+    rows = read_table(table)["families"]
+    found: Mapping[str, Any] = next(row for row in rows if row.get("engine") == engine
+                                    and architecture in row["architectures"])
     return found
 
 
 @cache
-def family_of(architecture: str) -> Mapping[str, Any]:
+def family_of(architecture: str, engine: str | None = None) -> Mapping[str, Any]:
     """Return the architecture's family with the `modules` and `sizes` of its skeletons and its
     own; those of a family with `languages` are completed by `with_language`."""
-    family = family_row(architecture)
+    family = family_row(architecture, engine)
     parts = [_skeleton(name) for name in family["skeletons"]]
     return {**family, "modules": [*_modules(family, parts)],
             "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
@@ -41,7 +59,9 @@ def _skeleton(name: str) -> Mapping[str, Any]:
         return LANGUAGE
     rows = read_table(family_index()["skeletons"][name])["skeletons"]
     found: Mapping[str, Any] = next(row for row in rows if row["id"] == name)
-    return found
+    if "sizes_of" not in found:
+        return found
+    return {**found, "sizes": [*_skeleton(found["sizes_of"])["sizes"], *found.get("sizes", ())]}
 
 
 def languages(family: Mapping[str, Any]) -> tuple[str, ...]:
@@ -50,19 +70,23 @@ def languages(family: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(family.get("languages", [family["language"]] if "language" in family else []))
 
 
-def families_of(architecture: str) -> Iterator[Mapping[str, Any]]:
+def families_of(
+    architecture: str, engine: str | None = None
+) -> Iterator[Mapping[str, Any]]:
     """Yield the families that an architecture can be: one around each of its language models."""
-    family = family_of(architecture)
+    family = family_of(architecture, engine)
     for language in languages(family):
-        whole = with_language(architecture, language)
+        whole = with_language(architecture, language, engine)
         yield {**whole, "id": f"{family['id']} with {language}"}
     yield from () if languages(family) else (family,)
 
 
 @cache
-def with_language(architecture: str, language: str) -> Mapping[str, Any]:
+def with_language(
+    architecture: str, language: str, engine: str | None = None
+) -> Mapping[str, Any]:
     """Return the family of `architecture` around the family of its language model."""
-    outer, inner = family_of(architecture), family_of(language)
+    outer, inner = family_of(architecture, engine), family_of(language, engine)
     inside = [_moved(row, outer) for row in inner["modules"]]
     joined = {field: [*outer.get(field, ()), *inner.get(field, ())]
               for field in ("defaults", "stacks", "renames", "replaced")}

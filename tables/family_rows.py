@@ -186,6 +186,9 @@ REPLACED: Row = {
 FAMILY: Row = {
     "id": Field("text", "short name"),
     "title": Field("text", "what people call it"),
+    "engine": Field("text", "the one engine that builds it so; what such a row does not say is as "
+                    "in the row of its first architecture that names no engine, where there is "
+                    "one", required=False, choices=("sglang",)),
     "skeletons": Field("list", "the module lists that it follows, in the order in which the "
                        "engine builds them", of=Field("text", "a skeleton")),
     "kv_heads_said": Field("flag", "whether the class leaves it to its projection to say, in "
@@ -286,6 +289,7 @@ FAMILY: Row = {
 FAMILY_DOCUMENT: Row = {
     "skeletons": Field("list", "module lists shared by families", required=False, of={
         "id": Field("text", "short name"),
+        "sizes_of": Field("text", "the skeleton whose sizes it has too", required=False),
         "sizes": Field("list", "sizes of the model, in the order in which they are worked out",
                        required=False, of=SIZE),
         "modules": Field("list", "modules in the order in which the engine builds them",

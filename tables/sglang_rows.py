@@ -126,6 +126,10 @@ SERVER_PASS: Row = {
 MODEL: Row = {
     "architectures": Field("list", "registered model classes",
                            of=Field("text", "an architecture")),
+    "like": Field("text", "the architecture whose row says what this one does not",
+                  required=False),
+    "server_pass_of": Field("text", "the architecture whose server_pass is its own too",
+                            required=False),
     "packed": Field("map", "the class's packed_modules_mapping", required=False,
                     of=Field("list", "leaves", of=Field("text", "a leaf"))),
     "known_as": Field("map", "beginning of a path -> that of its prefix, by which quantization "
@@ -144,6 +148,8 @@ MODEL: Row = {
     "server_pass": Field("row", "what the server arguments become for these classes, where "
                          "--quantization also takes the checkpoint's own name", required=False,
                          of=SERVER_PASS),
+    "shares_head": Field("flag", "whether a tied lm_head is the embedding, and no layer of its "
+                         "own", required=False),
     "reads_head_dim": Field("flag", "whether the class takes head_dim from the config where vLLM's "
                             "divides hidden_size by the heads", required=False),
     "source": Field("text", "engine file:symbol"),

@@ -10,11 +10,15 @@ from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.family_index import family_index, own_name
 
 Change = Mapping[str, Any]
 UNCHANGED: Change = {}
-OWN_CLASSES: Mapping[str, str] = {"Attention": "RadixAttention"}
-"""Module class of the families -> SGLang's (layers/radix_attention.py)."""
+ENGINE = "sglang"
+HEAD = "ParallelLMHead"
+OWN_CLASSES: Mapping[str, str] = {
+    "Attention": "RadixAttention", "RoutedExperts": "FusedMoE", "GateLinear": "ReplicatedLinear"}
+"""Module class of the families -> SGLang's (layers/radix_attention.py, layers/moe)."""
 
 
 def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -24,13 +28,24 @@ def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
     if not isinstance(names, list) or not names:
         raise CheckpointError("config.json: architectures", wanted="a model class",
                               found=repr(names)[:60])
-    for row in table["models"]:
-        if names[0] in row["architectures"]:
-            found: Mapping[str, Any] = row
-            return found
+    found = _row(table, names[0])
+    if found is not None:
+        return found
     raise NotKnownError(f"SGLang's {names[0]}", wanted="one of " + ", ".join(
         name for row in table["models"] for name in row["architectures"]),
         hint="Its layers are not in SGLang's table yet.")
+
+
+def _row(table: Table, architecture: str) -> Mapping[str, Any] | None:
+    """Return the row of an architecture over that of the class which it is like."""
+    row: Mapping[str, Any] | None = next(
+        (row for row in table["models"] if architecture in row["architectures"]), None)
+    if row is None:
+        return None
+    like = _row(table, row.get("like", "")) or {}
+    passed = _row(table, row.get("server_pass_of", "")) or {}
+    passes = {name: passed[name] for name in ("server_pass",) if name in passed}
+    return {**like, **passes, **row}
 
 
 def check_class(row: Mapping[str, Any], checkpoint: Checkpoint, method: str | None) -> None:
@@ -48,7 +63,9 @@ def built(
     """Return the structure with SGLang's module classes and paths: `row` is the class' own,
     `fused` says whether shared experts are among the routed ones. Raises NotKnownError for a
     head_dim that only SGLang's class reads."""
-    structure, given = model_structure(checkpoint), checkpoint.config.get("head_dim")
+    structure = model_structure(checkpoint, engine=ENGINE)
+    given = checkpoint.config.get("head_dim")
+    own = own_name(ENGINE, structure.architecture) in family_index()["own"]
     if row.get("reads_head_dim") and given not in (None, structure.sizes["head_dim"]):
         raise NotKnownError(f"SGLang's {structure.architecture} with head_dim {given}",
                             wanted=f"{structure.sizes['head_dim']}, hidden_size / heads",
@@ -56,9 +73,11 @@ def built(
     changes: dict[str, list[Change]] = {}
     for change in row.get("modules", ()):
         changes.setdefault(change["path"], []).append(change)
-    modules, known = _ordered(list(structure.modules), changes), row.get("known_as", {})
+    tied, known = structure.tied and row.get("shares_head", False), row.get("known_as", {})
+    modules = _ordered([module for module in structure.modules
+                        if not (tied and module.module == HEAD)], changes)
     return structure._replace(modules=tuple(
-        _changed(module, change, known) for module in modules
+        _changed(module, change, known, own) for module in modules
         for change in changes.get(module.path, (UNCHANGED,))
         if change.get("dropped") not in ("always", "shared_fused" if fused else "always")))
 
@@ -74,14 +93,16 @@ def _ordered(modules: list[Module], changes: Mapping[str, list[Change]]) -> list
     return modules
 
 
-def _changed(module: Module, change: Change, known: Mapping[str, str]) -> Module:
-    own = change.get("module") or OWN_CLASSES.get(module.module, module.module)
+def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool) -> Module:
+    """Return the module as the engine builds it; the names that `own` families give count, those
+    of families for every engine are vLLM's."""
+    built_as = change.get("module") or OWN_CLASSES.get(module.module, module.module)
     parts = (sum(leaf.n for leaf in module.leaves),) if change.get("whole") else module.parts
-    path = str(change.get("to", module.path))
-    named = change.get("known_as", next(
-        (new + path[len(old):] for old, new in known.items() if path.startswith(old)), path))
-    return module._replace(module=own, path=path, parts=parts, known_as=named, known_from=0,
-                           known_under={},
+    path = str(change.get("to", module.path.removesuffix(".routed_experts")))
+    name = module.known_as if own else path
+    name = next((new + name[len(old):] for old, new in known.items() if name.startswith(old)), name)
+    return module._replace(module=built_as, path=path, parts=parts, known_from=0, known_under={},
+                           known_as=change.get("known_as", name),
                            kind=change.get("kind", module.kind),
                            quantized=change.get("quantized", module.quantized))
 

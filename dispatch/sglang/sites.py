@@ -7,6 +7,10 @@ from quantplan.dispatch.shard import VOCAB_PADDING, Shard, shard
 from quantplan.dispatch.structure import Module
 from quantplan.dispatch.trace import refuse
 
+SAYS_HEADS = "says_heads"
+"""The rule of modules whose class divides its heads as sizes are, in words
+(layers/attention/vision.py:VisionAttention)."""
+
 
 def site_at(module: Module, index: int | None, tp: int) -> Site:
     """Return the module in layer `index` with rank 0's shard."""
@@ -29,6 +33,10 @@ def check_division(site: Site, tp: int) -> None:
     merged layer without words; a row-parallel layer says its size (distributed/utils.py:divide)."""
     if site.shard.divides:
         return
-    text = f"{site.shard.k_full} is not divisible by {tp}" if site.module.split == "row" else ""
+    heads = site.module.heads
+    number = site.shard.k_full if site.module.split == "row" else None
+    if heads is not None and SAYS_HEADS in site.module.before:
+        number = heads.query
+    text = "" if number is None else f"{number} is not divisible by {tp}"
     raise refuse("shapes under TP", "AssertionError", text, site.path, "layers/linear.py",
                  hint="Choose a tensor parallel size that divides this layer.")
