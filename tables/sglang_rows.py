@@ -116,6 +116,8 @@ SERVER_PASS: Row = {
     "methods": Field("list", "quantization for which auto becomes the backend; none for none",
                      of=Field("text", "a method")),
     "moe_backend": Field("text", "what --moe-runner-backend auto becomes"),
+    "resolved": Field("flag", "it reads the method's final name, and for others changes nothing",
+                      required=False),
     "not_known": Field("list", "quantization for which what it does is not in the table",
                        required=False, of=Field("text", "a method")),
     "reads_weights": Field("flag", "without a quantization config the headers of the weights say "
@@ -148,8 +150,9 @@ MODEL: Row = {
     "server_pass": Field("row", "what the server arguments become for these classes, where "
                          "--quantization also takes the checkpoint's own name", required=False,
                          of=SERVER_PASS),
-    "shares_head": Field("flag", "whether a tied lm_head is the embedding, and no layer of its "
-                         "own", required=False),
+    "shares_head": Field("text", "when lm_head is the embedding, and no layer of its own: always, "
+                         "where tie_word_embeddings says so, or unless it says otherwise",
+                         required=False, choices=("always", "tied", "unless_untied")),
     "reads_head_dim": Field("flag", "whether the class takes head_dim from the config where vLLM's "
                             "divides hidden_size by the heads", required=False),
     "source": Field("text", "engine file:symbol"),

@@ -20,6 +20,9 @@ NO_RUNNER = "none"
 """Layer.moe_backend of experts whose method makes no MoeRunner."""
 
 
+ACTIVATIONS = ("silu", "gelu")
+
+
 class Experts(NamedTuple):
     """What one rank holds: a number of experts, and the sizes of each; `tp` ranks cut an expert."""
 
@@ -47,7 +50,7 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
 def experts_held(context: Context, site: Site) -> Experts:
     """Return what one rank holds; refuses where ranks do not divide experts or their sizes."""
     facts, ranks = site.module.facts, context.deployment.tp
-    if facts.get("activation") != "silu" or not facts.get("gated") or facts.get(
+    if facts.get("activation") not in ACTIVATIONS or not facts.get("gated") or facts.get(
             "router_weight_on_input"):
         raise NotKnownError(f"SGLang's experts of {context.structure.architecture}",
                             hint="Their activation is not in SGLang's table yet.")

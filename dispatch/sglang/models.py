@@ -73,13 +73,21 @@ def built(
     changes: dict[str, list[Change]] = {}
     for change in row.get("modules", ()):
         changes.setdefault(change["path"], []).append(change)
-    tied, known = structure.tied and row.get("shares_head", False), row.get("known_as", {})
+    shared = _shares_head(row, checkpoint, structure.tied)
+    known: Mapping[str, str] = row.get("known_as", {})
     modules = _ordered([module for module in structure.modules
-                        if not (tied and module.module == HEAD)], changes)
+                        if not (shared and module.module == HEAD)], changes)
     return structure._replace(modules=tuple(
         _changed(module, change, known, own) for module in modules
         for change in changes.get(module.path, (UNCHANGED,))
         if change.get("dropped") not in ("always", "shared_fused" if fused else "always")))
+
+
+def _shares_head(row: Mapping[str, Any], checkpoint: Checkpoint, tied: bool) -> bool:
+    when = row.get("shares_head")
+    if when == "unless_untied":
+        return checkpoint.text_config.get("tie_word_embeddings", True) is not False
+    return when == "always" or (when == "tied" and tied)
 
 
 def _ordered(modules: list[Module], changes: Mapping[str, list[Change]]) -> list[Module]:

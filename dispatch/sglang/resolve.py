@@ -45,7 +45,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                         steps=named.steps)
         _check_server(table, named.resolved, gpu)
         row = model_row(table, checkpoint)
-        server = server_arguments(table, checkpoint, gpu, deployment, row)
+        server = server_arguments(table, checkpoint, gpu, deployment, row,
+                                  resolved=named.resolved)
         if server.quantization != deployment.quantization:
             named = name_method(table, checkpoint, server.quantization, gpu.capability)
         method = method._replace(resolved=named.resolved, steps=named.steps)

@@ -26,14 +26,17 @@ class Server(NamedTuple):
 
 
 def server_arguments(
-    table: Table, checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment, model: Row
+    table: Table, checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment, model: Row,
+    *, resolved: str | None,
 ) -> Server:
-    """Return the arguments, or refuse as the server does. `model` is the model class' row."""
+    """Return the arguments, or refuse as the server does. `model` is the model class' row,
+    `resolved` the method's final name."""
     server = Server(deployment.quantization, deployment.moe_backend)
     changes = model.get("server_pass")
     family = capability_family(gpu.capability)
     if changes is not None and family in changes["families"]:
-        server = _passed(changes, table, checkpoint, server)
+        server = (_passed_resolved(changes, resolved, server) if changes.get("resolved") else
+                  _passed(changes, table, checkpoint, server))
     typed = None if server.quantization == UNQUANT else server.quantization
     server = server._replace(moe_backend=_rewritten(table, typed, family, server.moe_backend))
     row = table["moe_backends"][server.moe_backend]
@@ -42,6 +45,12 @@ def server_arguments(
                      table["moe_backends_source"],
                      hint="Drop --moe-backend, or name a method that it takes.")
     return server
+
+
+def _passed_resolved(changes: Row, resolved: str | None, server: Server) -> Server:
+    """Return the arguments after a pass that only some methods change."""
+    fits = resolved in changes["methods"] and server.moe_backend == "auto"
+    return Server(resolved, changes["moe_backend"]) if fits else server
 
 
 def _passed(changes: Row, table: Table, checkpoint: Checkpoint, server: Server) -> Server:
