@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantplan.api import Explanation, budget, explain
+    from quantplan.engines import EngineAnswers, explain_engines
+    from quantplan.gpu_matrix import matrix
     from quantplan.oracle.verification import Verification, verify
+    from quantplan.planner.matrix import Matrix
     from quantplan.upgrade import Upgrade, diff
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -17,11 +20,13 @@ if not os.path.isdir(os.path.join(_HERE, "tables")):
     __path__.append(os.path.dirname(_HERE))
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "Upgrade", "Verification", "__version__", "budget", "diff", "explain",
-           "verify"]
+__all__ = ["EngineAnswers", "Explanation", "Matrix", "Upgrade", "Verification", "__version__",
+           "budget", "diff", "explain", "explain_engines", "matrix", "verify"]
 
 _HOMES = {"Explanation": "api", "Upgrade": "upgrade", "budget": "api", "diff": "upgrade",
-          "explain": "api", "Verification": "oracle.verification",
+          "explain": "api", "EngineAnswers": "engines", "explain_engines": "engines",
+          "Matrix": "planner.matrix", "matrix": "gpu_matrix",
+          "Verification": "oracle.verification",
           "verify": "oracle.verification"}
 """Public name -> the module that has it."""
 

@@ -15,6 +15,7 @@ import click
 from quantplan import __version__
 from quantplan.cli_options import (
     assume_nearest,
+    checkpoint_options,
     deployment_options,
     model_options,
     selection_options,
@@ -22,7 +23,7 @@ from quantplan.cli_options import (
 )
 from quantplan.cli_tables import tables
 from quantplan.cli_verify import verify
-from quantplan.completion import kernel_names
+from quantplan.completion import gpu_names, kernel_names
 from quantplan.output import clean, discard_stdout, say, say_json
 from quantplan.tables.errors import QuantplanError, UsageError
 
@@ -44,7 +45,7 @@ def quantplan() -> None:
 @model_options
 @deployment_options
 @click.option("--engine", "engines", multiple=True, metavar="ENGINE[@VERSION]",
-              help="vllm or sglang; repeatable. Default: vllm, its default version.")
+              help="vllm or sglang; repeatable. Default: both, side by side.")
 @assume_nearest
 @selection_options
 @sglang_options
@@ -62,6 +63,31 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
     from quantplan.commands import run_explain
 
     sys.exit(run_explain(engines, options))
+
+
+@quantplan.command(short_help="GPUs across, engines down: kernel, mode and start of each.")
+@checkpoint_options
+@deployment_options
+@click.option("--engine", "engines", multiple=True, metavar="ENGINE[@VERSION]",
+              help="vllm or sglang; repeatable. Default: both.")
+@click.option("--gpu", "gpus", multiple=True, metavar="NAME", shell_complete=gpu_names,
+              help="A GPU of the catalogue, or all; repeatable.")
+@click.option("--capability", "capabilities", multiple=True, metavar="8.9",
+              help="A compute capability; repeatable. Default: every one of the catalogue.")
+@assume_nearest
+@selection_options
+@sglang_options
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
+def matrix(engines: tuple[str, ...], **options: Any) -> None:
+    """Where MODEL starts and what it runs there: modes and kernels of its linear layers and
+    experts, KV cache and attention, one column per GPU or compute capability.
+
+    GPUs that are served alike share a column. Ends with 0 when an engine starts somewhere, with 1
+    when none does.
+    """
+    from quantplan.commands import run_matrix
+
+    sys.exit(run_matrix(engines, options))
 
 
 @quantplan.command(short_help="What another engine version would change, and why.")

@@ -15,6 +15,14 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--capability", metavar="8.9", help="A compute capability instead of a GPU."),
         click.option("--gpu", metavar="NAME", shell_complete=gpu_names,
                      help="A GPU of the catalogue (`quantplan gpus`); default: this machine's."),
+    ):
+        command = option(command)
+    return checkpoint_options(command)
+
+
+def checkpoint_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add MODEL and what says which checkpoint is meant."""
+    for option in (
         click.option("--as", "as_format", metavar="FORMAT", shell_complete=format_names,
                      help="The same model as a hypothetical checkpoint: fp8, fp8-block, awq, gptq, "
                      "w4a16, w8a8-int8 ..."),

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantplan.options import ENGINES, engine_named, library_states, pairs
-from quantplan.output import say, say_json, wrapped
+from quantplan.output import say, say_json, terminal_width, wrapped
 from quantplan.tables.errors import UsageError
 from quantplan.tables.versions import engine_versions, known_version
 
+if TYPE_CHECKING:
+    from quantplan.engines import EngineAnswers
+
 
 def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
-    """Print one explanation per engine; return 0 when all start, 1 when one does not."""
-    from quantplan.api import explain
-    from quantplan.reports.explain_view import starts
+    """Print what each engine would do, side by side; return 0 when all start, 1 when one does not,
+    4 when one that was named has no answer."""
+    from quantplan.dispatch.summary import starts
+    from quantplan.engines import explain_engines
 
     if options["why_not"] and options["format_"] == "json":
         raise UsageError("--why-not goes with --format text only",
                          hint="The JSON has every candidate of every layer.")
-    asked = asked_of(options)
-    found = [explain(options["model"], engine=name, engine_version=version, **asked)
-             for name, version in _engines(engines)]
+    found = explain_engines(options["model"], engines=engines or ENGINES, **asked_of(options))
     if options["format_"] == "json":
-        views = [explanation.to_dict() for explanation in found]
+        views = found.to_dicts()
         say_json(views[0] if len(views) == 1 else views)
     else:
         _print_texts(found, options)
-    return 0 if all(starts(explanation.trace) != "no" for explanation in found) else 1
+    if any(each.trace and starts(each.trace) == "no" for each in found.answers):
+        return 1
+    return 4 if engines and any(each.gap for each in found.answers) else 0
+
+
+def run_matrix(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
+    """Print the matrix; return 0 when a cell starts, 1 when none does, 4 when none is known."""
+    from quantplan.gpu_matrix import matrix
+    from quantplan.reports.matrix_text import matrix_text
+    from quantplan.reports.matrix_view import matrix_view
+
+    found = matrix(options["model"], engines=engines or ENGINES, gpus=options["gpus"],
+                   capabilities=options["capabilities"], **asked_of(options))
+    if options["format_"] == "json":
+        say_json(matrix_view(found))
+    else:
+        say(matrix_text(found, terminal_width()))
+    states = {cell.starts for cell in found.cells}
+    return 0 if states & {"yes", "conditional"} else 1 if "no" in states else 4
 
 
 def run_diff(options: Mapping[str, Any]) -> int:
     """Print what an upgrade changes; return 0 when the new version starts, else 1."""
-    from quantplan.reports.explain_text import Shown
-    from quantplan.reports.explain_view import starts
+    from quantplan.dispatch.summary import starts
+    from quantplan.reports.question import Shown
     from quantplan.reports.upgrade_text import upgrade_text
     from quantplan.upgrade import diff
 
@@ -76,7 +96,7 @@ def run_budget(options: Mapping[str, Any]) -> int:
     asked = {name: options[name] for name in (
         "gpu_mem", "gpu", "capability", "gpu_memory_utilization", "tp", "dtype", "quantization",
         "kv_cache_dtype", "revision", "as_format", "assume_nearest")}
-    (engine, version), = _engines((options["engine"],))
+    engine, version = engine_named(options["engine"], "--engine")
     found = budget(options["model"], engine=engine, engine_version=version, **asked)
     if options["format_"] == "json":
         say_json(found.to_dict())
@@ -85,22 +105,31 @@ def run_budget(options: Mapping[str, Any]) -> int:
     return 0 if found.fits and not found.refusal else 1
 
 
-def _print_texts(found: Iterable[Any], options: Mapping[str, Any]) -> None:
+def _print_texts(found: EngineAnswers, options: Mapping[str, Any]) -> None:
+    from quantplan.reports.explain_text import explain_text
+
+    kernels = _kernels_named(found, options["why_not"]) if options["why_not"] else ()
+    asked = (found.checkpoint, found.gpu, found.deployment)
+    say(wrapped(explain_text(asked, found.answers, verbose=options["verbose"],
+                                  why_not=kernels)))
+
+
+def _kernels_named(found: EngineAnswers, text: str) -> list[tuple[str, str]]:
+    """Return (engine, kernel) of the engines that have the kernel. Raises UsageError where none
+    has."""
     from quantplan.dispatch.candidates import kernel_named
-    from quantplan.reports.explain_text import Shown, explain_text
     from quantplan.tables.engine_loading import load_engine
 
-    for e in found:
-        shown = Shown(e.checkpoint, e.gpu, e.deployment, e.trace)
-        kernel = options["why_not"] and kernel_named(
-            load_engine(e.trace.engine, e.trace.version), options["why_not"])
-        say(wrapped(explain_text(shown, verbose=options["verbose"], why_not=kernel)))
-
-
-def _engines(asked: tuple[str, ...]) -> list[tuple[str, str | None]]:
-    if not asked:
-        return [(ENGINES[0], None)]
-    return [engine_named(text, "--engine") for text in asked]
+    kernels, refused = [], None
+    for each in found.answers:
+        try:
+            kernels.append((each.engine, kernel_named(load_engine(each.engine, each.version),
+                                                      text)))
+        except UsageError as error:
+            refused = refused or error
+    if refused is not None and not kernels:
+        raise refused
+    return kernels
 
 
 def asked_of(options: Mapping[str, Any]) -> dict[str, Any]:

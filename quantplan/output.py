@@ -46,13 +46,25 @@ def wrapped(text: str) -> str:
     """Return `text` with its long lines wrapped for a terminal; as it is where none reads it."""
     if sys.stdout is None or not sys.stdout.isatty():
         return text
-    import shutil
     import textwrap
 
-    width = max(60, shutil.get_terminal_size().columns)
+    width = terminal_width()
     lines: list[str] = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         lines += [line] if len(line) <= width else textwrap.wrap(
             line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
+
+
+WIDTH = 140
+"""Characters of a line where no terminal says how many it has."""
+
+
+def terminal_width() -> int:
+    """Return how many characters a line may have."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return WIDTH
+    import shutil
+
+    return max(60, shutil.get_terminal_size().columns)

@@ -1,264 +1,83 @@
-"""An explanation for a person: verdict first, reason second, layers third, depth on request."""
+"""Answers of one or several engines for a person: verdicts first, where and why they differ, then
+the layers in one table, depth on request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from quantplan.dispatch.facts import LIB_STATES, Checkpoint, Deployment, Gpu
-from quantplan.dispatch.predicates import FAIL, PASS
-from quantplan.dispatch.trace import Candidate, Layer, Trace
-from quantplan.reports.explain_view import rows, starts
-from quantplan.reports.layer_names import short_path
-from quantplan.reports.layer_table import layer_table, mode_of
-from quantplan.reports.trace_text import depth_text, grouped, why_not_text
-from quantplan.tables.mode_rows import modes
+from quantplan.dispatch.answers import Answer
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.trace import Finding, Trace
+from quantplan.reports.difference import difference
+from quantplan.reports.layer_table import layer_table
+from quantplan.reports.naming import ENGINE_NAMES, engine_named, engine_words
+from quantplan.reports.question import Shown, question
+from quantplan.reports.trace_text import depth_text, why_not_text
+from quantplan.reports.verdict_text import (
+    asked_words,
+    conditions_text,
+    error_text,
+    findings_text,
+    verdict,
+)
 
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
-INTEGER_WEIGHTS = ("W2A16", "W3A16", "W4A16", "W5A16", "W6A16", "W7A16", "W8A16")
-LONGEST_LINE, BEGINNING = 1500, 500
-"""Characters of an engine message's line that are shown whole, and of a longer one."""
-PLAIN = "W16A16"
-SHOWN_NAMES = 2
-"""Layers that the heading names for one reason."""
-VERDICTS = {"yes": "starts", "no": "does not start", "conditional": "starts (conditional)"}
-
-
-class Shown(NamedTuple):
-    """One engine's trace with the question it answers."""
-
-    checkpoint: Checkpoint
-    gpu: Gpu
-    deployment: Deployment
-    trace: Trace
+Asked = tuple[Checkpoint, Gpu, Deployment]
 
 
-def explain_text(shown: Shown, *, verbose: bool = False, why_not: str | None = None) -> str:
-    """Return the whole text of one explanation, ending in a newline."""
-    parts = [question(shown), verdict(shown.trace)]
-    if shown.trace.error:
-        parts.append(error_text(shown.trace))
-    else:
-        parts.append(layer_table(shown.trace, shown.deployment.tp))
-    if why_not:
-        parts.append(why_not_text(shown.trace, why_not))
-    parts += [_conditions(shown.trace), _findings(shown.trace)]
-    parts.append(depth_text(shown.trace) if verbose else "")
+def explain_text(
+    asked: Asked, answers: Sequence[Answer], *, verbose: bool = False,
+    why_not: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Return the whole text, ending in a newline; `why_not` holds (engine, kernel)."""
+    traces = [answer.trace for answer in answers if answer.trace is not None]
+    gaps = [answer for answer in answers if answer.trace is None]
+    several = len(answers) > 1
+    width = max(len(asked_words(trace)) for trace in traces)
+    parts = [question(Shown(*asked, traces[0]), [trace.dtype for trace in traces]),
+             "\n".join([*(verdict(trace, width) for trace in traces), *map(_gap, gaps)])]
+    if len(traces) == 2:
+        parts.append("  " + difference(*traces))
+    parts += _errors(traces, several)
+    standing = [trace for trace in traces if not trace.error]
+    if standing:
+        parts.append(layer_table(standing, asked[2].tp, _names(standing) if several else ()))
+    for trace in traces:
+        parts += [why_not_text(trace, kernel) for engine, kernel in why_not
+                  if engine == trace.engine]
+    parts += _said(traces) if several else [conditions_text(traces[0]), findings_text(traces[0])]
+    parts += [(f"{engine_words(trace)} " if several else "") + depth_text(trace)
+              for trace in traces if verbose]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def question(shown: Shown) -> str:
-    """Return what was asked, in one line."""
-    gpu, deployment = shown.gpu, shown.deployment
-    imagined = any(note.id == "hypothetical" for note in shown.checkpoint.notes)
-    name = shown.checkpoint.name + (" (hypothetical)" if imagined else "")
-    where = f"compute capability {gpu.capability_text}"
-    words = [f"{name} on {where if gpu.origin == 'capability' else f'{gpu.name}, {where}'}",
-             f"tp {deployment.tp}", shown.trace.dtype]
-    if deployment.quantization:
-        words.append(f"--quantization {deployment.quantization}")
-    words += [f"--quantization-config {name}={value}"
-              for name, value in (deployment.quantization_config or {}).items()]
-    if deployment.kv_cache_dtype != "auto":
-        words.append(f"--kv-cache-dtype {deployment.kv_cache_dtype}")
-    if deployment.linear_backend != "auto":
-        words.append(f"--linear-backend {deployment.linear_backend}")
-    words += [deployment.backend_words(family)
-              for family in deployment.linear_backend_per_quant or ()]
-    if deployment.moe_backend != "auto":
-        words.append(f"--moe-backend {deployment.moe_backend}")
-    words += ["--enable-expert-parallel"] if deployment.expert_parallel else []
-    words += [f"dp {deployment.dp}"] if deployment.dp > 1 else []
-    words += [f"{option} {asked}" for option, asked in (
-        ("--attention-backend", deployment.attention_backend),
-        ("--prefill-attention-backend", deployment.prefill_attention_backend),
-        ("--decode-attention-backend", deployment.decode_attention_backend),
-        ("--mm-attention-backend", deployment.mm_attention_backend),
-        ("--page-size", deployment.page_size)) if asked]
-    words += [f"--attention-config {name}={value}"
-              for name, value in deployment.attention_config.items()]
-    words += [f"{option} {asked}" for option, asked in (
-        ("--mm-encoder-attn-backend", deployment.mm_encoder_attn_backend),
-        ("--mm-encoder-attn-dtype", deployment.mm_encoder_attn_dtype)) if asked]
-    words += [f"--kv-cache-dtype-skip-layers {name}"
-              for name in deployment.kv_cache_dtype_skip_layers]
-    if deployment.block_size:
-        words.append(f"--block-size {deployment.block_size}")
-    words += [f"--env {name}={value}" for name, value in deployment.env.items()]
-    states = {state: word for word, state in LIB_STATES.items()}
-    words += [f"--lib {name}={states[state]}" for name, state in deployment.libs.items()]
-    return ", ".join(words)
+def _gap(answer: Answer) -> str:
+    return f"  {engine_named(answer.engine, answer.version)}   not known: {answer.gap}"
 
 
-def engine_words(trace: Trace) -> str:
-    """Return the engine and the version whose table answers, as a person names them."""
-    return f"{ENGINE_NAMES.get(trace.engine, trace.engine)} {trace.version}"
+def _errors(traces: Sequence[Trace], several: bool) -> Iterator[str]:
+    for trace in traces:
+        if trace.error:
+            yield (f"{engine_words(trace)} refuses it:\n" if several else "") + error_text(trace)
 
 
-def verdict(trace: Trace) -> str:
-    """Return whether the engine starts, and in which modes or at which stage not."""
-    engine = engine_words(trace) + (f" for {trace.asked}" if trace.asked else "")
-    words = VERDICTS[starts(trace)]
-    if trace.error:
-        return f"  {engine}   {words}: {trace.error.stage}"
-    blocked = next((f for f in trace.findings if f.severity == "error"), None)
-    if blocked:
-        lines = [f"  {engine}   {words}: {blocked.stage}", f"  {blocked.message}"]
-        return "\n".join([*lines, *([f"  next: {blocked.hint}"] if blocked.hint else [])])
-    head = f"  {engine}   {words}"
-    lines = [line for mode in mode_lines(trace) for line in mode]
-    rest = [" " * (len(head) + 3) + line for line in lines[1:]]
-    return "\n".join([f"{head}   {lines[0]}", *rest]) if lines else head
+def _names(traces: Sequence[Trace]) -> list[str]:
+    """Return what heads the columns: engines, with versions where two are of one engine."""
+    engines = [trace.engine for trace in traces]
+    return [engine_words(trace) if engines.count(trace.engine) > 1
+            else ENGINE_NAMES.get(trace.engine, trace.engine) for trace in traces]
 
 
-def mode_lines(trace: Trace) -> list[list[str]]:
-    """Return, per mode of linear layers and experts, what runs and why, then what that buys; the
-    mode with most weights first."""
-    weights: dict[str, int] = {}
-    example: dict[str, list[Layer]] = {}
-    for layer in trace.layers:
-        if layer.weighted and layer.module not in ("VocabParallelEmbedding", "ParallelLMHead"):
-            mode = mode_of(layer, trace)
-            count = layer.weights or (layer.n or 0) * (layer.k or 0)
-            weights[mode] = weights.get(mode, 0) + count
-            example.setdefault(mode, []).append(layer)
-    lines = [_mode_line(mode, example[mode])
-             for mode in sorted(weights, key=lambda m: -weights[m])]
-    return [line for i, line in enumerate(lines) if line not in lines[:i]]
+def _said(traces: Sequence[Trace]) -> Iterator[str]:
+    """Yield what is conditional and what is found: of all engines once, then of each."""
+    shared: list[Finding] = [] if len(traces) == 1 else [
+        finding for finding in traces[0].findings
+        if all(finding in trace.findings for trace in traces[1:])]
+    of_all = traces[0]._replace(findings=tuple(shared))
+    yield _headed("both" if len(traces) == 2 else "all", findings_text(of_all))
+    for trace in traces:
+        yield _headed(engine_words(trace), conditions_text(trace))
+        yield _headed(engine_words(trace), findings_text(trace, shared))
 
 
-def _mode_line(mode: str, layers: list[Layer]) -> list[str]:
-    layer = layers[0]
-    told = _told_mode(mode, layer)
-    row = modes().get(told, {"short": mode, "words": "not known from here", "effect": ""})
-    reason = _plain(layers) if mode == PLAIN else why_mode(layer, told)
-    because = f", because {reason}" if reason else ""
-    effect = f"{row['effect'][:1].upper()}{row['effect'][1:]}." if row["effect"] else ""
-    return [f"{row['short']}: {row['words']}{because}", *([effect] if effect else []),
-            *_choice(layer, told)]
-
-
-def _plain(layers: list[Layer]) -> str:
-    """Return why each of these layers stays in 16 bits, and which it is true of."""
-    named: dict[str, dict[str, None]] = {}
-    for layer in layers:
-        if layer.why:
-            named.setdefault(layer.why, {})[short_path(layer)] = None
-    return "; ".join(f"{why} ({_few(list(names))})" for why, names in named.items())
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN_NAMES]) + (" ..." if len(names) > SHOWN_NAMES else "")
-
-
-def _told_mode(mode: str, layer: Layer) -> str:
-    """Return the mode whose words fit a layer's weights: Humming calls all 4-bit weights W4A16,
-    those of an nvfp4 or mxfp4 list too."""
-    family = layer.selection.family.split("_")[0] if layer.selection else ""
-    return f"{mode}_{family}" if f"{mode}_{family}" in modes() else mode
-
-
-def _choice(layer: Layer, mode: str) -> list[str]:
-    """Say why this kernel and not the one before it, where the mode does not say it."""
-    selection = layer.selection
-    if mode not in INTEGER_WEIGHTS or selection is None or selection.kernel is None:
-        return []
-    before = [c for c in selection.rejected if c.decisive]
-    out = f"; not {before[-1].kernel}: {_closest(before[-1])}" if before else ""
-    return [f"{selection.kernel} is the first of its list to accept{out}."]
-
-
-def _closest(candidate: Candidate) -> str:
-    """Return the last failed check of the decisive fact: the one that says most ("must be 9.0"
-    after "must be at least 9.0")."""
-    fact = candidate.decisive.fact if candidate.decisive else ""
-    return [c.text for c in candidate.checks if c.verdict != PASS and c.fact == fact][-1]
-
-
-def why_mode(layer: Layer, mode: str) -> str | None:
-    """Return why a layer does not compute in fewer bits, or None when nothing better was asked."""
-    if layer.why:
-        return layer.why
-    if "A16" not in mode or mode == "W16A16" or not layer.selection:
-        return None
-    better = [c for c in layer.selection.rejected if _quantizes_activations(c)]
-    plain = next((k.plain for c in better for k in c.checks
-                  if k.verdict != PASS and k.plain), None)
-    if plain:
-        return plain
-    if mode in INTEGER_WEIGHTS or layer.asked in (None, "none"):
-        return "the checkpoint quantizes weights only"
-    if not better:
-        return None
-    decisive = better[-1].decisive
-    return f"{better[-1].kernel} is out: {decisive.text}" if decisive else None
-
-
-WEIGHT_ONLY = ("marlin", "humming", "emulation", "w4a16")
-
-
-def _quantizes_activations(candidate: Candidate) -> bool:
-    """Return whether a candidate for these FP8 or FP4 weights computes in as many bits, by its
-    name."""
-    name = candidate.kernel.lower()
-    other_scheme = any(c.fact == "quant.scheme" and c.verdict == FAIL for c in candidate.checks)
-    return ("fp8" in name or "fp4" in name) and not other_scheme and not any(
-        part in name for part in WEIGHT_ONLY)
-
-
-def error_text(trace: Trace) -> str:
-    """Return the engine's error, what to do next and where it is raised."""
-    error = trace.error
-    assert error is not None
-    where = f" at {error.layer}" if error.layer else ""
-    lines = [f"  {error.type}{where}:",
-             *(f"    {_shortened(line)}" for line in error.message.splitlines())]
-    if not error.message:
-        lines.append("    (an assertion without text)")
-    if error.hint:
-        lines.append(f"  next: {error.hint}")
-    lines.append(f"  source: {error.source}")
-    return "\n".join(lines)
-
-
-def _shortened(line: str) -> str:
-    """Return a line of the engine's as it is, or the beginning of one that fills a screen."""
-    if len(line) <= LONGEST_LINE:
-        return line
-    left_out = len(line) - BEGINNING
-    return f"{line[:BEGINNING]}... ({left_out:,} more characters; --format json has all of it)"
-
-
-def _conditions(trace: Trace) -> str:
-    """Say both outcomes where a fact that is not known from here decides."""
-    told: dict[str, list[str]] = {}
-    for layer, _ in rows(trace.layers):
-        for other in layer.selection.alternatives if layer.selection else ():
-            facts = " and ".join(f"{fact} is true" for fact in other.if_facts)
-            fallback = layer.kernel or "no kernel: the engine refuses"
-            told.setdefault(f"{other.kernel} if {facts}, else {fallback}", []).append(
-                short_path(layer))
-    lines = grouped(told)
-    return "\n".join(["not known from here:", *lines]) if lines else ""
-
-
-def _findings(trace: Trace) -> str:
-    lines = []
-    told = next((f for f in trace.findings if f.severity == "error" and not trace.error), None)
-    for finding in trace.findings:
-        if finding is told or finding.id in _in_the_head(trace):
-            continue
-        lines.append(f"  {finding.severity}: {finding.message} [{finding.stage}]")
-        if finding.hint:
-            lines.append(f"    next: {finding.hint}")
-    return "\n".join(lines)
-
-
-def _in_the_head(trace: Trace) -> tuple[str, ...]:
-    """Return the findings that the head has told: the one mode of all quantized layers is there."""
-    modes = {layer.mode for layer in trace.layers if layer.kernel and layer.mode}
-    return ("hypothetical", "weight-only") if len(modes) == 1 else ("hypothetical",)
-
-
-__all__: Sequence[str] = ("Shown", "engine_words", "error_text", "explain_text", "mode_lines",
-                          "question", "verdict", "why_mode")
+def _headed(who: str, text: str) -> str:
+    return f"{who}:\n{text}" if text else ""

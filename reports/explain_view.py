@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.summary import starts
 from quantplan.dispatch.trace import (
-    PARTIAL_TABLE,
     Candidate,
     EngineError,
     Finding,
@@ -25,32 +25,18 @@ def explain_view(
     """Return the explanation as JSON-ready data, by reports/schema/explain.v1.json."""
     return {
         "schema": SCHEMA,
-        "model": {"name": checkpoint.name, "origin": checkpoint.origin,
-                  "revision": checkpoint.revision, "fetched_bytes": checkpoint.fetched_bytes},
+        "model": model_view(checkpoint),
         "engine": _engine(trace),
-        "gpu": _gpu(gpu),
-        "deployment": _deployment(deployment, trace),
+        "gpu": gpu_view(gpu),
+        "deployment": {**deployment_view(deployment), "dtype": trace.dtype},
         "method": _method(trace),
         "kv_cache": dict(trace.kv_cache),
         "outcome": trace.outcome,
         "starts": starts(trace),
-        "error": _error(trace.error),
+        "error": error_view(trace.error),
         "layers": [_layer(layer, indices, trace) for layer, indices in rows(trace.layers)],
         "findings": [_finding(finding) for finding in trace.findings],
     }
-
-
-def starts(trace: Trace) -> str:
-    """Return "no" when the engine refuses or a finding says it fails later, else "yes" or, where
-    that depends on what is not known, "conditional"."""
-    if trace.error or any(f.severity == "error" for f in trace.findings):
-        return "no"
-    unsure = any(f.id in CONDITIONS for f in trace.findings) or trace.outcome == "conditional"
-    return "conditional" if unsure else "yes"
-
-
-CONDITIONS = (PARTIAL_TABLE, "code-not-named")
-"""Findings of what is not known about the start."""
 
 
 def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
@@ -80,15 +66,23 @@ def _engine(trace: Trace) -> dict[str, Any]:
     return {"name": trace.engine, "version": trace.version, **asked}
 
 
-def _gpu(gpu: Gpu) -> dict[str, Any]:
+def model_view(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return which checkpoint it is."""
+    return {"name": checkpoint.name, "origin": checkpoint.origin,
+            "revision": checkpoint.revision, "fetched_bytes": checkpoint.fetched_bytes}
+
+
+def gpu_view(gpu: Gpu) -> dict[str, Any]:
+    """Return which GPU it is."""
     return {"name": gpu.name, "id": gpu.id, "capability": gpu.capability_text,
             "sm_count": gpu.sm_count, "memory_bytes": gpu.memory_bytes,
             "memory_kind": gpu.memory_kind, "origin": gpu.origin}
 
 
-def _deployment(deployment: Deployment, trace: Trace) -> dict[str, Any]:
+def deployment_view(deployment: Deployment) -> dict[str, Any]:
+    """Return the engine's command line, environment and libraries that were asked about."""
     return {
-        "tp": deployment.tp, "dtype": trace.dtype, "dtype_requested": deployment.dtype,
+        "tp": deployment.tp, "dtype_requested": deployment.dtype,
         "quantization": deployment.quantization,
         "quantization_config": dict(deployment.quantization_config or {}),
         "kv_cache_dtype": deployment.kv_cache_dtype,
@@ -122,7 +116,8 @@ def _method(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _error(error: EngineError | None) -> dict[str, Any] | None:
+def error_view(error: EngineError | None) -> dict[str, Any] | None:
+    """Return what the engine raises, or None."""
     if error is None:
         return None
     return {"stage": error.stage, "type": error.type, "message": error.message,

@@ -1,34 +1,52 @@
-"""The layers of an explanation as a table for a person: those that behave alike in one line."""
+"""The layers of one or several explanations as a table for a person: those that behave alike in one
+line, engines side by side."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
+from quantplan.dispatch.joined import Joined, joined
+from quantplan.dispatch.summary import mode_of
 from quantplan.dispatch.trace import Layer, Trace
 from quantplan.reports.columns import columns
-from quantplan.reports.explain_view import rows
 from quantplan.reports.layer_names import short_path, told_apart
 
+KERNEL_WORDS = {"vllm": "kernel", "sglang": "operator"}
+"""What an engine's products are called."""
 
-def layer_table(trace: Trace, tp: int) -> str:
-    """Return a line per path, size, kernel and mode, with how many layers it stands for."""
+
+def layer_table(traces: Sequence[Trace], tp: int, names: Sequence[str] = ()) -> str:
+    """Return a line per path, size, and each trace's kernel and mode, with how many layers it
+    stands for; `names` are the engines', where there are several."""
     found: dict[tuple[str, ...], list[int]] = {}
-    counts: Counter[tuple[str, ...]] = Counter()
-    for layer, indices in rows(trace.layers):
-        row = _row(layer, trace)
-        found.setdefault(row, []).extend(indices)
-        counts[row] += len(indices) or 1
-    names = told_apart([(path, indices) for (path, *_), indices in found.items()])
-    lines = [(name, str(counts[row]), *row[1:]) for name, row in zip(names, found, strict=True)]
+    counts: dict[tuple[str, ...], int] = {}
+    for place in joined(traces):
+        row = _row(place, traces)
+        indices = found.setdefault(row, [])
+        if place.first.layer_index is not None:
+            indices.append(place.first.layer_index)
+        counts[row] = counts.get(row, 0) + 1
+    paths = told_apart([(path, indices) for (path, *_), indices in found.items()])
+    lines = [(path, str(counts[row]), *row[1:]) for path, row in zip(paths, found, strict=True)]
     size = "N x K per rank" if tp > 1 else "N x K"
-    return columns(lines, ("layer", "count", size, "kernel", "mode"), "lrrll")
+    heads = [head for i, trace in enumerate(traces)
+             for head in (f"{names[i]} {KERNEL_WORDS[trace.engine]}" if names else "kernel",
+                          "mode")]
+    return columns(lines, ("layer", "count", size, *heads), "lrr")
 
 
-def _row(layer: Layer, trace: Trace) -> tuple[str, ...]:
-    size = f"{layer.n} x {layer.k}" if layer.n else ""
+def _row(place: Joined, traces: Sequence[Trace]) -> tuple[str, ...]:
+    first = place.first
+    size = f"{first.n} x {first.k}" if first.n else ""
+    cells = [cell for layer, trace in zip(place.layers, traces, strict=True)
+             for cell in (("", "") if layer is None else _cells(layer, trace))]
+    return short_path(first), size, *cells
+
+
+def _cells(layer: Layer, trace: Trace) -> tuple[str, str]:
     kernel = layer.kernel or layer.attn_backend or _path(layer)
-    mode = mode_of(layer, trace) if layer.weighted else _kv(layer, trace)
-    return short_path(layer), size, kernel, mode
+    kernel += f" ({layer.kernel_backend})" if layer.kernel_backend else ""
+    return kernel, mode_of(layer, trace) if layer.weighted else _kv(layer, trace)
 
 
 def _kv(layer: Layer, trace: Trace) -> str:
@@ -37,12 +55,6 @@ def _kv(layer: Layer, trace: Trace) -> str:
     dtype = trace.dtype if layer.kv_cache_dtype == "auto" else layer.kv_cache_dtype
     prefill = f", prefill {layer.prefill_backend}" if layer.prefill_backend else ""
     return f"KV {dtype}{prefill}"
-
-
-def mode_of(layer: Layer, trace: Trace) -> str:
-    """Return a layer's mode; that of 16 or 32 bits where no kernel was selected."""
-    plain = "W32A32" if trace.dtype == "float32" else "W16A16"
-    return layer.mode or ("unknown" if layer.selection else plain)
 
 
 def _path(layer: Layer) -> str:

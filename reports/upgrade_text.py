@@ -9,8 +9,10 @@ from typing import Any
 
 from quantplan.dispatch.trace import Trace
 from quantplan.dispatch.upgrade import OF_TABLES, Change
-from quantplan.reports.explain_text import Shown, engine_words, error_text, question, verdict
+from quantplan.reports.naming import engine_words
+from quantplan.reports.question import Shown, question
 from quantplan.reports.table_diff_text import difference_lines
+from quantplan.reports.verdict_text import error_text, verdict
 
 SUBJECTS = {"start": "start-up", "method": "method", "kv_cache": "KV cache"}
 

@@ -1,8 +1,8 @@
-"""The schema of modes, and their loading keyed by id."""
+"""The schema of modes and implementations, and their loading."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,12 @@ MODE_DOCUMENT: Row = {
         "words": Field("text", "weights and activations, in words"),
         "effect": Field("text", "what that buys"),
     }),
+    "implementations": Field("list", "whose code a kernel is, by its name", of={
+        "name": Field("text", "as people call it"),
+        "holds": Field("list", "any of these says so, in the name's lower case; the first row wins",
+                       of=Field("text", "a part of a kernel's name")),
+        "means": Field("text", "what it is, in words"),
+    }),
 }
 
 
@@ -23,3 +29,10 @@ MODE_DOCUMENT: Row = {
 def modes() -> Mapping[str, Mapping[str, Any]]:
     """Return mode id -> row."""
     return {row["id"]: row for row in read_table("modes/modes")["modes"]}
+
+
+@cache
+def implementations() -> Sequence[Mapping[str, Any]]:
+    """Return the rows that say whose code a kernel is, in order."""
+    rows: Sequence[Mapping[str, Any]] = read_table("modes/modes")["implementations"]
+    return rows

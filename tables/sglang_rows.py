@@ -44,6 +44,7 @@ OPERATOR: Row = {
     "fused": Field("flag", "whether scales are applied in the product itself", required=False),
     "runner": Field("text", "of experts: the MoeRunner's backend; absent: the method makes none",
                     required=False),
+    "because": Field("text", "why it does not compute in fewer bits", required=False),
     "kernel_backend": Field("text", "the backend that it is called with", required=False),
     "fails": Field("text", "of a layer that has no operator: the error of the first forward",
                    required=False),

@@ -38,13 +38,19 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
     assignment = serving.experts(site, held) or unquantized_experts()
     layer = Layer(site.path, site.module.module, layer_index=site.layer_index,
                   method=assignment.method, scheme=assignment.scheme, why=assignment.why,
-                  moe_backend=NO_RUNNER)
+                  moe_backend=NO_RUNNER, weights=_weights(held, site))
     if assignment.operators is None:
         return layer, assignment
     choice = choose(context.table, assignment.operators, {**context.facts, **assignment.facts})
     return layer._replace(selection=choice.selection, mode=choice.text("mode"),
                           act=choice.text("act"),
                           moe_backend=choice.text("runner") or NO_RUNNER), assignment
+
+
+def _weights(held: Experts, site: Site) -> int:
+    """Return how many weights one rank holds of the layer's experts."""
+    matrices = 3 if site.module.facts.get("gated") else 2
+    return held.number * held.hidden * held.intermediate * matrices
 
 
 def experts_held(context: Context, site: Site) -> Experts:

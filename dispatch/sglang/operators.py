@@ -43,7 +43,12 @@ def choose(table: Table, list_id: str, facts: Facts) -> Choice:
     named = tuple(other._replace(kernel=str(rows[other.kernel]["kernel"])) for other in others)
     selection = Selection(list_id, kernel, marked, (), named)
     row = None if chosen is None else rows[chosen]
-    return Choice(selection, row and {**row, "act": fill(row["act"], facts)})
+    return Choice(selection, row and {**row, **{name: fill(row[name], facts)
+                                                for name in FILLED if name in row}})
+
+
+FILLED = ("act", "kernel_backend", "because")
+"""Fields of an operator that facts are filled into."""
 
 
 def refused_after_loading(table: Table, list_id: str, facts: Facts, path: str) -> Refusal | None:

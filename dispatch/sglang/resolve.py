@@ -137,5 +137,6 @@ def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assi
     choice = choose(context.table, operators, facts)
     row = choice.row or {}
     return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
+                          why=assignment.why or row.get("because"),
                           asked=assignment.facts.get("fp8.act"), fused=row.get("fused"),
                           kernel_backend=row.get("kernel_backend")), assignment

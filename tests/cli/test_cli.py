@@ -109,8 +109,9 @@ def test_explain_a_bundled_model() -> None:
     lines = result.output.splitlines()
     assert lines[0] == ("llama-3.1-8b as fp8 (hypothetical) on NVIDIA A100-SXM4-80GB, compute "
                         "capability 8.0, tp 1, bfloat16")
-    assert lines[2] == ("  vLLM 0.32.0   starts   W8A16: weights FP8, activations 16-bit, because "
-                        "this GPU (8.0) has no FP8 tensor cores")
+    why = ("starts   W8A16: weights FP8, activations 16-bit, because this GPU (8.0) has no FP8 "
+           "tensor cores")
+    assert (lines[2], lines[4]) == (f"  vLLM 0.32.0     {why}", f"  SGLang 0.5.22   {why}")
 
 
 def test_explain_a_config(config: str) -> None:
@@ -130,7 +131,8 @@ def test_explain_s_exit_code(config: str, arguments: list[str], code: int) -> No
 
 
 def test_explain_as_json_is_what_python_says(config: str) -> None:
-    result = run("explain", config, "--capability", "9.0", "--tp", "2", "--format", "json")
+    result = run("explain", config, "--capability", "9.0", "--tp", "2", "--format", "json",
+                 "--engine", "vllm")
     view = json.loads(result.output)
     validate(view, json.loads((SCHEMAS / "explain.v1.json").read_text()))
     assert view == json.loads(json.dumps(explain(config, capability="9.0", tp=2).to_dict()))
@@ -160,7 +162,8 @@ def test_explain_as_json_is_what_python_says(config: str) -> None:
 def test_every_option_reaches_the_answer(
     config: str, arguments: Sequence[str], options: dict[str, Any]
 ) -> None:
-    result = run("explain", config, "--capability", "9.0", "--format", "json", *arguments)
+    engine = () if "--engine" in arguments else ("--engine", "vllm")
+    result = run("explain", config, "--capability", "9.0", "--format", "json", *engine, *arguments)
     asked = explain(config, capability="9.0", **options).to_dict()
     assert json.loads(result.output) == json.loads(json.dumps(asked))
 
@@ -173,14 +176,16 @@ def test_two_engines_are_a_list() -> None:
 
 
 def test_why_not_and_verbose(config: str) -> None:
-    brief = run("explain", config, "--capability", "8.0").output
-    why = run("explain", config, "--capability", "8.0", "--why-not",
-              "CutlassFP8ScaledMMLinearKernel").output
-    whole = run("explain", config, "--capability", "8.0", "-v").output
+    asked = ("explain", config, "--capability", "8.0")
+    brief = run(*asked).output
+    why = run(*asked, "--why-not", "CutlassFP8ScaledMMLinearKernel").output
+    whole = run(*asked, "-v").output
     assert "why not CutlassFP8ScaledMMLinearKernel:\n" in why
     assert "rejected: gpu.capability is 8.0; must be at least 8.9" in why
     assert whole.startswith(brief)
-    assert "\ntrace:\n" in whole
+    assert "\nvLLM 0.32.0 trace:\n" in whole
+    assert "\nSGLang 0.5.22 trace:\n" in whole
+    assert "\ntrace:\n" in run(*asked, "-v", "--engine", "sglang").output
 
 
 def test_the_help_s_own_names_work() -> None:

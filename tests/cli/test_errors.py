@@ -236,9 +236,9 @@ def test_not_known(run: Any, arguments: list[str], parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments, kind, code, words", [
-    (["explain", MODEL, *GPU, "--fp8-gemm-backend", "triton"], "usage", 2,
+    (["explain", MODEL, *GPU, "--engine", "vllm", "--fp8-gemm-backend", "triton"], "usage", 2,
      "--fp8-gemm-backend with vLLM; wanted flags of vLLM"),
-    (["explain", MODEL, *GPU, "--fp4-gemm-backend", "marlin"], "usage", 2,
+    (["explain", MODEL, *GPU, "--engine", "vllm", "--fp4-gemm-backend", "marlin"], "usage", 2,
      "--fp4-gemm-backend with vLLM; wanted flags of vLLM"),
     (["explain", MODEL, *GPU, "--page-size", "16"], "usage", 2,
      "--page-size with vLLM; wanted flags of vLLM"),
@@ -280,7 +280,7 @@ def test_an_internal_error_is_one_line_that_names_the_place(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("QUANTPLAN_DEBUG", raising=False)
-    monkeypatch.setattr("quantplan.api.resolve", boom)
+    monkeypatch.setattr("quantplan.dispatch.answers.resolve", boom)
     line = one_line(run("explain", MODEL, *GPU), 5, "internal")
     assert line.startswith("KeyError at test_errors.py:")
     assert line.endswith("This is a bug of quantplan; QUANTPLAN_DEBUG=1 shows where.")
@@ -288,7 +288,7 @@ def test_an_internal_error_is_one_line_that_names_the_place(
 
 def test_debug_shows_the_traceback(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTPLAN_DEBUG", "1")
-    monkeypatch.setattr("quantplan.api.resolve", boom)
+    monkeypatch.setattr("quantplan.dispatch.answers.resolve", boom)
     code, out, err = run("explain", MODEL, *GPU)
     assert (code, out) == (5, "")
     assert err.startswith("Traceback (most recent call last):")
@@ -299,7 +299,7 @@ def test_a_bad_table_is_our_bug(run: Any, monkeypatch: pytest.MonkeyPatch) -> No
     def bad(*_: Any) -> Any:
         raise TableError("tables/x.yaml: row: wrong")
 
-    monkeypatch.setattr("quantplan.api.open_table", bad)
+    monkeypatch.setattr("quantplan.engines.open_table", bad)
     assert one_line(run("explain", MODEL, *GPU), 5, "bad-table") == "tables/x.yaml: row: wrong"
 
 
@@ -307,7 +307,7 @@ def test_an_interrupt(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("quantplan.api.resolve", interrupt)
+    monkeypatch.setattr("quantplan.dispatch.answers.resolve", interrupt)
     code, out, err = run("explain", MODEL, *GPU)
     assert (code, out, err.strip()) == (130, "", "quantplan: interrupted")
 

@@ -23,8 +23,10 @@ from asking import (
     scheme,
     stored,
 )
-from quantplan.reports.explain_text import Shown, explain_text, why_mode
+from quantplan.dispatch.answers import Answer
+from quantplan.reports.explain_text import explain_text
 from quantplan.reports.layer_names import layer_words
+from quantplan.reports.verdict_text import why_mode
 from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.mode_rows import modes
 
@@ -34,8 +36,10 @@ LLAMA_8B = {**LLAMA, "num_hidden_layers": 32}
 
 
 def text(answer: Explanation, **options: Any) -> str:
-    shown = Shown(answer.checkpoint, answer.gpu, answer.deployment, answer.trace)
-    return explain_text(shown, **options)
+    trace, kernel = answer.trace, options.pop("why_not", None)
+    found = Answer(trace.engine, trace.version, answer.gpu, trace)
+    return explain_text((answer.checkpoint, answer.gpu, answer.deployment), [found],
+                        why_not=[(trace.engine, kernel)] if kernel else (), **options)
 
 
 def verdict(quant: Any, capability: str, **options: Any) -> list[str]:

@@ -1,0 +1,99 @@
+"""Two engines' answers to one question: what stands beside what, and the sentence that says where
+they differ. Kernels and refusals are the engines' own (tests/golden)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from asking import LLAMA, quantization
+from quantplan.dispatch.joined import joined
+from quantplan.reports.explain_text import explain_text
+from quantplan.tables.errors import NotKnownError
+
+from quantplan import EngineAnswers, explain_engines
+
+LLAMA_8B = {**LLAMA, "num_hidden_layers": 32}
+
+
+def both(quant: str | None, capability: str, **options: Any) -> EngineAnswers:
+    config = {**LLAMA_8B, **({"quantization_config": quantization(quant)} if quant else {})}
+    return explain_engines(config, capability=capability, **options)
+
+
+def text(found: EngineAnswers, **options: Any) -> str:
+    return explain_text((found.checkpoint, found.gpu, found.deployment), found.answers, **options)
+
+
+@pytest.mark.parametrize("quant, capability, sentence", [
+    ("fp8-dynamic", "8.0", "They do not differ in the modes and kernels of their layers."),
+    ("gptq4-g128", "7.5", "vLLM 0.32.0 starts and SGLang 0.5.22 does not: Unknown quantization "
+     "method: gptq (method name)."),
+    ("fp8-dynamic", "7.5", "vLLM 0.32.0 starts and SGLang 0.5.22 does not: The quantization method "
+     "fp8 is not supported for the current GPU. Minimum capability: 80. Current capability: 75 "
+     "(capability gate)."),
+    ("awq4-g128", "9.0", "They differ in self_attn.qkv_proj, self_attn.o_proj, mlp.gate_up_proj "
+     "and 1 more: vLLM 0.32.0 runs W4A16 Machete, SGLang 0.5.22 runs W4A16 Marlin, because SGLang "
+     "0.5.22 has no Machete kernel in the list of such layers."),
+    ("fp8-block128", "8.9", "They differ in self_attn.qkv_proj, self_attn.o_proj, mlp.gate_up_proj "
+     "and 1 more: vLLM 0.32.0 runs W8A16 Marlin, SGLang 0.5.22 runs W8A8 Triton, because SGLang "
+     "0.5.22 turns Marlin down: gpu.capability is 8.9; must be at most 8.8."),
+    (None, "9.0", "Neither quantizes a layer.")])
+def test_where_they_differ_and_why(quant: str | None, capability: str, sentence: str) -> None:
+    found = both(quant, capability)
+    assert found.difference == sentence
+    assert f"\n\n  {sentence}\n\n" in text(found)
+
+
+def test_layers_stand_side_by_side() -> None:
+    table = text(both("awq4-g128", "9.0")).split("\n\n")[3].splitlines()
+    assert table[0].split() == ["layer", "count", "N", "x", "K", "vLLM", "kernel", "mode",
+                                "SGLang", "operator", "mode"]
+    assert table[2].split() == ["self_attn.qkv_proj", "32", "6144", "x", "4096",
+                                "MacheteLinearKernel", "W4A16", "gptq_marlin_gemm", "W4A16"]
+
+
+def test_what_one_refuses_leaves_the_other_s_layers() -> None:
+    """And the columns say whose they are."""
+    whole = text(both("gptq4-g128", "7.5"))
+    assert ("\nSGLang 0.5.22 refuses it:\n  ValueError:\n"
+            "    Unknown quantization method: gptq.") in whole
+    assert "  N x K  vLLM kernel         mode\n" in whole
+
+
+def test_layers_of_other_names_are_joined() -> None:
+    """vLLM has routed_experts within experts, SGLang has not."""
+    found = explain_engines("qwen3-30b-a3b", capability="9.0", as_format="fp8")
+    traces = [each.trace for each in found.answers if each.trace]
+    pairs = {tuple(layer and layer.path for layer in place.layers) for place in joined(traces)}
+    assert ("model.layers.0.mlp.experts.routed_experts", "model.layers.0.mlp.experts") in pairs
+    assert not [pair for pair in pairs if None in pair]
+
+
+def test_what_only_one_engine_has_is_the_other_s_gap() -> None:
+    found = both("fp8-dynamic", "9.0", linear_backend="triton")
+    vllm, sglang = found.answers
+    assert vllm.trace is not None
+    assert sglang.trace is None
+    assert found.difference is None
+    assert "  SGLang 0.5.22   not known: --linear-backend with SGLang; wanted flags of SGLang" in (
+        text(found))
+    assert [each["schema"] for each in found.to_dicts()] == [
+        "quantplan/explain/1", "quantplan/error/1"]
+    assert found.to_dicts()[1]["engine"] == {"name": "sglang", "version": "0.5.22"}
+
+
+def test_no_answer_at_all_is_raised() -> None:
+    config = {**LLAMA, "architectures": ["HrmTextForCausalLM"]}
+    with pytest.raises(NotKnownError, match="no family row for the architecture Hrm"):
+        explain_engines(config, capability="9.0")
+
+
+def test_engines_may_be_two_versions_of_one() -> None:
+    found = explain_engines(LLAMA_8B, engines=("sglang", "sglang@0.5.23"), capability="9.0")
+    assert "  SGLang 0.5.22 operator  mode    SGLang 0.5.23 operator  mode" in text(found)
