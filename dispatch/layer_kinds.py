@@ -145,8 +145,13 @@ def marked(row: Row, config: Config, count: int) -> list[str]:
 
 
 def indexed(row: Row, config: Config, count: int) -> list[str]:
-    """DeepSeek sparse attention: which layers have an indexer (F in the pattern, or each freq-th
-    from the offset on); the others `reuse` the indices of the layer before."""
+    """DeepSeek sparse attention: which layers have an indexer (those that `types` does not call
+    shared, F in the pattern, or each freq-th from the offset on); the others `reuse` the indices
+    of the layer before."""
+    types = _given(row, config, "types")
+    if types is not None:
+        return ["reuses" if index < len(types) and types[index] == "shared" else "indexed"
+                for index in range(count)]
     pattern = _given(row, config, "pattern")
     if pattern is not None:
         return ["reuses" if index < len(pattern) and pattern[index] == "S" else "indexed"

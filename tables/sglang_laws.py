@@ -14,9 +14,10 @@ FACTS = frozenset({
     "layer.n_full", "layer.k_full", "fp8.serialized", "fp8.act", "fp8.backend", "fp8.block",
     "fp8.block_k", "fp8.scale_format", "fp4.backend", "fp8.mxfp8_view", "mxfp8.deep_gemm_tiles",
     "quant.group_size", "nvfp4.swiglu",
-    "moe.backend", "moe.told", "moe.act",
+    "moe.backend", "moe.told", "moe.act", "quant.method", "quant.fuses_shared",
 })
-"""Facts besides lib.* and env.*: dispatch/sglang/context.py, fp8.py and experts.py."""
+"""Facts besides lib.* and env.*: dispatch/sglang/context.py, fp8.py, experts.py, modelopt_fp4.py
+and resolve.py."""
 CT_FACTS = frozenset({
     "format", "format.activation", "inputs.given",
     *(f"{part}.{name}" for part in ("weights", "inputs")
@@ -38,6 +39,10 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for backend in engine["moe_backends"]:
         yield from ((f"moe_backends[{backend['id']}]", row)
                     for row in backend.get("fp8_asserts", ()))
+    for model in engine["models"]:
+        rules, where = model.get("shared_fused", {}), f"models[{model['architectures'][0]}]"
+        yield from ((f"{where}.shared_fused", row) for name in ("fits", "apart")
+                    for part in rules.get(name, ()) for row in part.get("needs", ()))
     for auto in engine["fp4_auto"]:
         yield from ((f"fp4_auto[{auto['backend']}]", row) for row in auto.get("needs", ()))
 

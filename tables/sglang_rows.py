@@ -103,11 +103,33 @@ CHANGED_MODULE: Row = {
 }
 
 SHARED_FUSED: Row = {
-    "experts": Field("list", "numbers of routed experts", of=Field("int", "a number")),
     "shared": Field("int", "the number of shared experts"),
-    "min_capability": Field("int", "capability x 10"),
-    "apart_under": Field("list", "MoE runner backends and methods under which they stay apart",
-                         of=Field("text", "a backend or a method")),
+    "fits": Field("list", "models whose shared experts may be so; any one line", of={
+        "experts": Field("list", "numbers of routed experts", of=Field("int", "a number")),
+        "needs": REQUIREMENTS,
+    }),
+    "apart": Field("list", "where they stay apart all the same; any one line",
+                   of={"needs": REQUIREMENTS}),
+    "source": Field("text", "engine file:symbol"),
+}
+
+EXPERTS_BACKEND: Row = {
+    "format": Field("text", "the format of the routed experts: a name of "
+                    "dispatch/sglang/expert_formats.py"),
+    "families": Field("list", "gpu.family, where not all", required=False,
+                      of=Field("int", "capability x 10, rounded down to 10")),
+    "backend": Field("text", "what --moe-runner-backend auto becomes"),
+    "source": Field("text", "engine file:symbol"),
+}
+
+KV_CACHE: Row = {
+    "of": Field("text", "the config field without which all of this does not apply",
+                required=False),
+    "auto": Field("text", "what auto becomes"),
+    "min_capability": Field("int", "capability x 10 from which on it does"),
+    "below": Field("text", "what it becomes below"),
+    "takes": Field("list", "the only values", of=Field("text", "a value")),
+    "says": Field("text", "the assertion's words for others; {dtype} is filled in"),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -148,6 +170,11 @@ MODEL: Row = {
                      required=False, of=CHANGED_MODULE),
     "shared_fused": Field("row", "when shared experts are built as routed ones, on ranks that "
                           "cut each expert", required=False, of=SHARED_FUSED),
+    "experts_backends": Field("list", "what --moe-runner-backend auto becomes by the format of the "
+                              "routed experts, before server_pass; the first that fits",
+                              required=False, of=EXPERTS_BACKEND),
+    "kv_cache": Field("row", "what --kv-cache-dtype is for these classes, whatever the checkpoint "
+                      "says", required=False, of=KV_CACHE),
     "server_pass": Field("row", "what the server arguments become for these classes, where "
                          "--quantization also takes the checkpoint's own name", required=False,
                          of=SERVER_PASS),

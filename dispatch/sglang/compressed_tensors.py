@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.ct_args import Args, read_args
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
-from quantplan.dispatch.sglang.ct_experts import assign_experts
+from quantplan.dispatch.sglang.ct_experts import PACKED, assign_experts
 from quantplan.dispatch.sglang.ct_names import find_target, is_ignored, is_named
 from quantplan.dispatch.sglang.ct_schemes import Group, assign_group
 from quantplan.dispatch.sglang.experts import Experts
@@ -25,12 +25,14 @@ SPARSE_FORMATS = ("dense", "sparse-24-bitmask")
 
 class CtFields(NamedTuple):
     """What CompressedTensorsConfig keeps: target -> group in the config's order, the names that it
-    leaves alone, the scheme of the KV cache, the targets that are stored 2:4 sparse."""
+    leaves alone, the scheme of the KV cache, the targets that are stored 2:4 sparse, the format of
+    the whole checkpoint."""
 
     targets: Mapping[str, Group]
     ignore: tuple[str, ...]
     kv_scheme: Config | None
     sparse: tuple[str, ...]
+    format: Any = None
 
 
 def read(config: Config | None, context: Context) -> CtFields:
@@ -49,7 +51,7 @@ def read(config: Config | None, context: Context) -> CtFields:
                      SOURCE, hint="quantization_config: ignore is a list of names.")
     return CtFields(targets, all_renamed(context, names(config.get("ignore"), "ignore")),
                     _object(config, "kv_cache_scheme") or None,
-                    all_renamed(context, _sparse(config)))
+                    all_renamed(context, _sparse(config)), config.get("format"))
 
 
 def _object(config: Config, field: str) -> Config:
@@ -109,6 +111,18 @@ def kv_algo(fields: CtFields) -> str | None:
 def kv_method(fields: CtFields) -> str | None:
     """Return the method of attention layers: there is one where their scales are read."""
     return "CompressedTensorsKVCacheMethod" if kv_algo(fields) else None
+
+
+def fuses_shared(fields: CtFields) -> bool:
+    """Return whether shared experts may be among the routed ones: linear layers are not of packed
+    4-bit integers (models/deepseek_common/utils.py:is_wint4afp8_or_wint4a16_config)."""
+    group = fields.targets.get("Linear")
+    if group is None or fields.format != PACKED:
+        return True
+    weights, inputs = group.weights, group.inputs
+    int4 = (weights.num_bits == 4 and weights.type == "int" and weights.symmetric
+            and not weights.dynamic)
+    return not (int4 and (inputs is None or (inputs.num_bits == 8 and bool(inputs.dynamic))))
 
 
 def assign(fields: CtFields, context: Context, site: Site) -> Assignment | None:

@@ -34,6 +34,8 @@ def assign_experts(
     group = _group(targets, ignore, context, site)
     if group is None:
         return unquantized_experts("named in ignore")
+    if context.facts["moe.backend"] == "flashinfer_trtllm" and _is_mxint4(group):
+        return _mxint4(context, site)
     if context.facts["moe.backend"] not in ("auto", "triton", "marlin"):
         raise NotKnownError(f"compressed-tensors experts with --moe-backend "
                             f"{context.facts['moe.backend']}", wanted="auto, triton or marlin",
@@ -71,6 +73,24 @@ def _group(
                      "quantization scheme but found multiple", site.path,
                      f"{SOURCE}.get_moe_scheme", hint="Quantize all three projections alike.")
     return found[0]
+
+
+def _mxint4(context: Context, site: Site) -> Assignment:
+    if context.dtype != "bfloat16":
+        raise refuse("layer assignment", "AssertionError", "Params dtype should be torch.bfloat16, "
+                     f"but got: torch.{context.dtype}", site.path,
+                     f"{SCHEMES}/compressed_tensors_w4a4_mxint4_moe.py:CompressedTensorsMxInt4MoE",
+                     hint="Pass --dtype bfloat16.")
+    return Assignment(METHOD, "CompressedTensorsMxInt4MoE", "experts_ct_mxint4")
+
+
+def _is_mxint4(group: Group) -> bool:
+    """Return whether FlashInfer's kernel for 4-bit integers in groups of 32 serves the experts
+    (CompressedTensorsConfig._is_mxint4a16)."""
+    weights = group.weights
+    return (group.format == PACKED and group.inputs is None and weights.num_bits == 4
+            and weights.type == "int" and weights.strategy == "group" and weights.group_size == 32
+            and weights.symmetric and not weights.dynamic and not weights.actorder)
 
 
 def _wna16(group: Group, context: Context, site: Site) -> Assignment:

@@ -21,7 +21,6 @@ from quantplan.tables.errors import CheckpointError
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptFp4Config.from_config"
 SHAPES = "layers/quantization/modelopt_quant.py:{}.create_weights"
 ALGOS = ("FP8", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4")
-SHARED = "mlp.shared_experts.gate_up_proj"
 PACK = 16
 """Input features that the layers' methods ask a rank to hold a multiple of."""
 KV_NAMES: Mapping[str, str] = {
@@ -167,11 +166,19 @@ def assign(fields: Fields, context: Context, site: Site) -> Assignment | None:
 
 def _may_fuse(fields: Fp4Fields, context: Context, site: Site) -> bool:
     """Return whether the model class runs the product along with its activation, and with the
-    quantization of that for the next one, where the GPU has it."""
-    classes = context.table["traits"]["swiglu_fusion"]["value"]
-    if context.structure.architecture not in classes or not site.path.endswith(SHARED):
-        return False
-    return not _excluded(fields, context, site.path.replace("gate_up_proj", "down_proj"))
+    quantization of that for the layer behind, where the GPU has it
+    (models/deepseek_v2.py:DeepseekV2MoE)."""
+    behind = site.module.facts.get("fuses_swiglu_for")
+    limit = context.checkpoint.text_config.get("swiglu_limit")
+    return behind is not None and limit is None and not _excluded(
+        fields, context, site.path.rpartition(".")[0] + f".{behind}")
+
+
+def fuses_shared(fields: Fields) -> bool:
+    """Return whether shared experts may be among the routed ones: none of them is left in 16 bits
+    (ModelOptFp4Config.can_fuse_shared_expert)."""
+    return isinstance(fields, OnlineFields) or not any(
+        "shared_expert" in name and "shared_expert_gate" not in name for name in fields.excluded)
 
 
 def _excluded(fields: Fp4Fields, context: Context, path: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.predicates import holds
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -57,19 +58,24 @@ def check_class(row: Mapping[str, Any], checkpoint: Checkpoint, method: str | No
                             "layers of their own.")
 
 
-def built(
-    checkpoint: Checkpoint, row: Mapping[str, Any], fused: bool = False
-) -> Structure:
-    """Return the structure with SGLang's module classes and paths: `row` is the class' own,
-    `fused` says whether shared experts are among the routed ones. Raises NotKnownError for a
-    head_dim that only SGLang's class reads."""
+def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
+    """Return the structure of the checkpoint's family, `row` is the class' own. Raises
+    NotKnownError for a head_dim that only SGLang's class reads."""
     structure = model_structure(checkpoint, engine=ENGINE)
     given = checkpoint.config.get("head_dim")
-    own = own_name(ENGINE, structure.architecture) in family_index()["own"]
     if row.get("reads_head_dim") and given not in (None, structure.sizes["head_dim"]):
         raise NotKnownError(f"SGLang's {structure.architecture} with head_dim {given}",
                             wanted=f"{structure.sizes['head_dim']}, hidden_size / heads",
                             hint="Sizes of its attention are not in the table then.")
+    return structure
+
+
+def changed(
+    structure: Structure, row: Mapping[str, Any], checkpoint: Checkpoint, fused: bool
+) -> Structure:
+    """Return the structure with SGLang's module classes and paths; `fused` says whether shared
+    experts are among the routed ones."""
+    own = own_name(ENGINE, structure.architecture) in family_index()["own"]
     changes: dict[str, list[Change]] = {}
     for change in row.get("modules", ()):
         changes.setdefault(change["path"], []).append(change)
@@ -116,32 +122,16 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
 
 
 def fuses_shared_experts(
-    row: Mapping[str, Any], checkpoint: Checkpoint, gpu: Gpu, deployment: Deployment,
-    served: tuple[str | None, str],
+    row: Mapping[str, Any], checkpoint: Checkpoint, deployment: Deployment,
+    served: Mapping[str, Any],
 ) -> bool:
-    """Return whether shared experts are built as routed ones; `served` are the method and the MoE
-    runner backend (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason
-    and arg_groups/overrides.py:_moe_runner_fusion_disable).
-
-    Raises NotKnownError where the quantization config may keep them apart.
-    """
+    """Return whether shared experts are built as routed ones; `served` are the facts of the method,
+    the GPU and the MoE runner backend
+    (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason and
+    arg_groups/overrides.py:_moe_runner_fusion_disable)."""
     rule, config = row.get("shared_fused"), checkpoint.text_config
-    if rule is None or set(served) & {*rule["apart_under"]} or deployment.expert_parallel or (
-            gpu.capability < rule["min_capability"]):
-        return False
-    if served[0] == "modelopt_fp4" and gpu.capability // 10 == 9 and served[1] == "marlin":
-        return False
-    if config.get("n_routed_experts") not in rule["experts"] or (
+    if rule is None or deployment.expert_parallel or (
             config.get("n_shared_experts") != rule["shared"]):
         return False
-    decided_by = DECIDE_SHARED.get(str(served[0]))
-    if decided_by is not None and decided_by in repr((
-            checkpoint.config.get("quantization_config"), checkpoint.side_files)):
-        raise NotKnownError(f"SGLang's shared experts under {served[0]} with {decided_by}",
-                            hint="Whether they are built apart is not in the table yet.")
-    return True
-
-
-DECIDE_SHARED: Mapping[str, str] = {
-    "compressed-tensors": "'num_bits': 4", "modelopt_fp4": "shared_expert"}
-"""Method -> what in its config may keep shared experts apart."""
+    return any(config.get("n_routed_experts") in fits["experts"] and holds(fits, served)
+               for fits in rule["fits"]) and not any(holds(a, served) for a in rule["apart"])

@@ -13,6 +13,7 @@ from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
 from quantplan.dispatch.sglang.models import (
     built,
+    changed,
     check_class,
     fuses_shared_experts,
     model_row,
@@ -52,18 +53,20 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         method = method._replace(resolved=named.resolved, steps=named.steps)
         check_class(row, checkpoint, named.resolved)
         dtype = device_dtype(table, gpu, dtype)
-        fused = fuses_shared_experts(row, checkpoint, gpu, deployment,
-                                     (named.resolved, server.moe_backend))
-        context = Context(table, checkpoint, built(checkpoint, row, fused), gpu, deployment, dtype,
+        context = Context(table, checkpoint, built(checkpoint, row), gpu, deployment, dtype,
                           base_facts(table, gpu, deployment, dtype, server.moe_backend),
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()},
                           row.get("renames", {}))
         serving = serve(named, context)
         method = method._replace(config_class=serving.config_class,
                                  min_capability=serving.min_capability)
-        kv_cache = _kv(deployment, kv_dtype(table, deployment.kv_cache_dtype, dtype,
+        kv_cache = _kv(deployment, kv_dtype(table, server.kv_cache_dtype, dtype,
                                             serving.kv_algo), serving.kv_method)
-        layers = tuple(_layers(context, serving))
+        fused = fuses_shared_experts(row, checkpoint, deployment, {
+            **context.facts, "quant.method": named.resolved,
+            "quant.fuses_shared": serving.fuses_shared})
+        layers = tuple(_layers(context._replace(
+            structure=changed(context.structure, row, checkpoint, fused)), serving))
     except Refusal as refusal:
         error = refusal.error
     conditional = any(x.selection and x.selection.alternatives for x in layers)

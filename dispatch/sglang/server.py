@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
 from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.expert_formats import backend_of_experts
 from quantplan.dispatch.sglang.names import UNQUANT, quantization_config
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
@@ -19,10 +20,12 @@ FP8_WEIGHTS = "F8_E4M3"
 
 
 class Server(NamedTuple):
-    """The server arguments --quantization and --moe-runner-backend as they are in the end."""
+    """The server arguments --quantization, --moe-runner-backend and --kv-cache-dtype as they are in
+    the end."""
 
     quantization: str | None
     moe_backend: str
+    kv_cache_dtype: str
 
 
 def server_arguments(
@@ -31,9 +34,11 @@ def server_arguments(
 ) -> Server:
     """Return the arguments, or refuse as the server does. `model` is the model class' row,
     `resolved` the method's final name."""
-    server = Server(deployment.quantization, deployment.moe_backend)
-    changes = model.get("server_pass")
-    family = capability_family(gpu.capability)
+    changes, family = model.get("server_pass"), capability_family(gpu.capability)
+    server = Server(deployment.quantization, deployment.moe_backend,
+                    _kv_cache_dtype(model, checkpoint, gpu, deployment.kv_cache_dtype))
+    if server.moe_backend == "auto":
+        server = server._replace(moe_backend=backend_of_experts(model, checkpoint, family))
     if changes is not None and family in changes["families"]:
         server = (_passed_resolved(changes, resolved, server) if changes.get("resolved") else
                   _passed(changes, table, checkpoint, server))
@@ -50,7 +55,22 @@ def server_arguments(
 def _passed_resolved(changes: Row, resolved: str | None, server: Server) -> Server:
     """Return the arguments after a pass that only some methods change."""
     fits = resolved in changes["methods"] and server.moe_backend == "auto"
-    return Server(resolved, changes["moe_backend"]) if fits else server
+    return server._replace(quantization=resolved,
+                           moe_backend=changes["moe_backend"]) if fits else server
+
+
+def _kv_cache_dtype(model: Row, checkpoint: Checkpoint, gpu: Gpu, asked: str) -> str:
+    """Return --kv-cache-dtype after the architecture's pass, which has a default of its own and
+    takes few values (arg_groups/overrides.py:_dsa_kv_cache_dtype_default)."""
+    row = model.get("kv_cache")
+    if row is None or ("of" in row and checkpoint.config.get(row["of"], row.get("absent")) is None):
+        return asked
+    named = str(row["auto"] if gpu.capability >= row["min_capability"] else row["below"]
+                ) if asked == "auto" else asked
+    if named not in row["takes"]:
+        raise refuse("flags", "AssertionError", row["says"].replace("{dtype}", named), None,
+                     row["source"], hint="--kv-cache-dtype: " + " or ".join(row["takes"]) + ".")
+    return named
 
 
 def _passed(changes: Row, table: Table, checkpoint: Checkpoint, server: Server) -> Server:
@@ -73,16 +93,23 @@ def _own_method(changes: Row, table: Table, checkpoint: Checkpoint) -> str | Non
     own = checkpoint.config.get("quantization_config") is not None
     config = quantization_config(table, checkpoint) if own else None
     named = None if config is None else config.get("quant_method")
-    if named is None and changes.get("reads_weights"):
-        if checkpoint.tensors is None:
+    if named is None and changes.get("reads_weights") and _has_fp8_experts(table, checkpoint):
+        return "fp8"
+    return None if named is None else str(named)
+
+
+def _has_fp8_experts(table: Table, checkpoint: Checkpoint) -> bool:
+    """Return whether the first tensor of experts is FP8, as its header says; without headers a
+    checkpoint is what its files say of it (utils/common.py:has_fp8_weights_in_checkpoint)."""
+    if checkpoint.tensors is None:
+        if (quantization_config(table, checkpoint) or {}).get("quant_method") == "modelopt_fp8":
             raise NotKnownError("the dtype of the experts' weights",
                                 hint="SGLang reads it from the safetensors headers here: give the "
                                 "model's folder.")
-        first = min((name for name in checkpoint.tensors if "experts" in name and "weight" in name),
-                    default=None)
-        if first is not None and checkpoint.tensors[first].dtype == FP8_WEIGHTS:
-            return "fp8"
-    return None if named is None else str(named)
+        return False
+    first = min((name for name in checkpoint.tensors if "experts" in name and "weight" in name),
+                default=None)
+    return first is not None and checkpoint.tensors[first].dtype == FP8_WEIGHTS
 
 
 def _rewritten(table: Table, typed: str | None, family: int, backend: str) -> str:

@@ -20,7 +20,8 @@ CONFIG = "model_loader/weight_utils.py:get_quant_config"
 
 class Serving(NamedTuple):
     """The config class that serves the model: how it assigns layers and experts, the method of
-    attention layers, and what the checkpoint says of the KV cache."""
+    attention layers, what the checkpoint says of the KV cache, and whether shared experts may be
+    among the routed ones."""
 
     config_class: str | None
     min_capability: int | None
@@ -29,6 +30,7 @@ class Serving(NamedTuple):
     kv_method: str | None = None
     kv_algo: str | None = None
     check_attention: Callable[[Site], None] = lambda site: None
+    fuses_shared: bool = True
 
 
 def serve(named: NamedMethod, context: Context) -> Serving:
@@ -51,12 +53,13 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     kv_method = module.kv_method(fields) if hasattr(module, "kv_method") else row.get("kv_method")
     kv_algo = module.kv_algo(fields) if hasattr(module, "kv_algo") else None
     own_class = module.config_class(fields) if hasattr(module, "config_class") else None
+    fuses = module.fuses_shared(fields) if hasattr(module, "fuses_shared") else True
     return Serving(own_class or row["config_class"], row["min_capability"],
                    lambda site: module.assign(fields, context, site.named),
                    lambda site, held: _experts_of(module, row)(
                        fields, context, site.named, held),
                    kv_method, kv_algo,
-                   lambda site: _check_attention(module, fields, context, site.named))
+                   lambda site: _check_attention(module, fields, context, site.named), fuses)
 
 
 def _check_attention(module: ModuleType, fields: Any, context: Context, site: Site) -> None:
