@@ -15,6 +15,7 @@ FACTS = frozenset({
     "fp8.block_k", "fp8.scale_format", "fp4.backend", "fp8.mxfp8_view", "mxfp8.deep_gemm_tiles",
     "quant.group_size", "nvfp4.swiglu",
     "moe.backend", "moe.told", "moe.act", "quant.method", "quant.fuses_shared",
+    "quant.block", "model.shared_fused", "experts.format",
 })
 """Facts besides lib.* and env.*: dispatch/sglang/context.py, fp8.py, experts.py, modelopt_fp4.py
 and resolve.py."""
@@ -43,6 +44,8 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
         rules, where = model.get("shared_fused", {}), f"models[{model['architectures'][0]}]"
         yield from ((f"{where}.shared_fused", row) for name in ("fits", "apart")
                     for part in rules.get(name, ()) for row in part.get("needs", ()))
+        yield from ((f"{where}.modules[{change['path']}]", row)
+                    for change in model.get("modules", ()) for row in change.get("needs", ()))
     for auto in engine["fp4_auto"]:
         yield from ((f"fp4_auto[{auto['backend']}]", row) for row in auto.get("needs", ()))
 

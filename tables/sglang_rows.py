@@ -100,6 +100,8 @@ CHANGED_MODULE: Row = {
     "dropped": Field("text", "when it is not built as a layer: always, or where shared experts "
                      "are among the routed ones", required=False,
                      choices=("always", "shared_fused")),
+    "needs": Field("list", "facts without which the change is not made; of several such changes "
+                   "of a module the first that has them is", required=False, of=REQUIREMENT),
 }
 
 SHARED_FUSED: Row = {
@@ -170,6 +172,9 @@ MODEL: Row = {
                      required=False, of=CHANGED_MODULE),
     "shared_fused": Field("row", "when shared experts are built as routed ones, on ranks that "
                           "cut each expert", required=False, of=SHARED_FUSED),
+    "packed_experts": Field("flag", "whether routed experts are packed MXFP4 without any word of "
+                            "the config, unless SGLANG_DSV4_FP4_EXPERTS or headers say otherwise",
+                            required=False),
     "experts_backends": Field("list", "what --moe-runner-backend auto becomes by the format of the "
                               "routed experts, before server_pass; the first that fits",
                               required=False, of=EXPERTS_BACKEND),

@@ -1,8 +1,9 @@
-"""Formats of routed experts that the server looks for before it chooses their runner."""
+"""The format of routed experts, which the server looks for before it chooses their runner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint
@@ -10,29 +11,60 @@ from quantplan.dispatch.facts import Checkpoint
 Config = Mapping[str, Any]
 INT4_GROUPS: Config = {"num_bits": 4, "group_size": 32, "strategy": "group", "type": "int"}
 """Weights of Kimi-K2's thinking models and of K2.5."""
+MXFP4, UNPACKED, NONE = "mxfp4", "mxfp4_unpacked", "none"
+"""MXFP4 beside FP8, the same made FP8 while loading, and nothing besides the method's own."""
+EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\.(?:w[123]|down_proj|up_proj|gate_proj)\.weight$")
+PACKED_DTYPES = {"U8": True, "I8": True, "F4": True, "F8_E4M3": False}
+"""Dtype of an expert's weight -> whether it is packed MXFP4."""
 
 
-def backend_of_experts(model: Config, checkpoint: Checkpoint, family: int) -> str:
+def experts_format(model: Config, checkpoint: Checkpoint, variables: Config) -> str:
+    """Return the format of the routed experts: nvfp4 beside FP8, mxfp4, mxfp4_unpacked,
+    int4_groups, none (configs/model_config.py:ModelConfig). `model` is the model class' row,
+    `variables` are the environment's facts."""
+    config = _part(checkpoint.config, "quantization_config")
+    if _says(config, "quant_algo") == "MIXED_PRECISION" and _says(
+            config, "moe_quant_algo") == "NVFP4" and config.get("group_size") is not None:
+        return "nvfp4"
+    said = config.get("routed_experts_quant_method")
+    if said == MXFP4 or (said is None and _packed_unsaid(model, checkpoint, variables)):
+        return UNPACKED if variables["env.SGLANG_DSV4_FP4_DEQUANT"] else MXFP4
+    return "int4_groups" if _has_int4_groups(config) else NONE
+
+
+def backend_of_experts(model: Config, form: str, family: int) -> str:
     """Return what --moe-runner-backend auto becomes by the format of the routed experts: the
     first of the model class' rows that fits, else auto."""
-    rows = (row for row in model.get("experts_backends", ())
-            if family in row.get("families", (family,)))
-    return next((str(row["backend"]) for row in rows if FORMATS[row["format"]](checkpoint)), "auto")
+    return next((str(row["backend"]) for row in model.get("experts_backends", ())
+                 if family in row.get("families", (family,)) and row["format"] == form), "auto")
 
 
-def _int4_groups(checkpoint: Checkpoint) -> bool:
+def _packed_unsaid(model: Config, checkpoint: Checkpoint, variables: Config) -> bool:
+    """Return whether the experts of a class whose config does not say are packed MXFP4: the
+    variable says so, and without it the header of the first expert's weight
+    (configs/deepseek_v4.py:try_detect_fp4_experts)."""
+    if not model.get("packed_experts"):
+        return False
+    said = str(variables["env.SGLANG_DSV4_FP4_EXPERTS"]).lower()
+    if said:
+        return said in ("1", "true")
+    first = next((t for name, t in (checkpoint.tensors or {}).items()
+                  if EXPERT_WEIGHT.search(name)), None)
+    return first is None or PACKED_DTYPES.get(first.dtype, True)
+
+
+def _has_int4_groups(config: Config) -> bool:
     """Return whether group_0 of a compressed-tensors config has integers of 4 bits in groups of 32
     (arg_groups/overrides.py:_deepseek_moe_quant_resolution)."""
-    config = _part(checkpoint.config, "quantization_config")
     weights = _part(_part(_part(config, "config_groups"), "group_0"), "weights")
     return config.get("quant_method") == "compressed-tensors" and all(
         weights.get(name) == value for name, value in INT4_GROUPS.items())
 
 
+def _says(config: Config, field: str) -> str:
+    return str(config.get(field, "")).upper()
+
+
 def _part(config: Config, name: str) -> Config:
     found = config.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-FORMATS: Mapping[str, Callable[[Checkpoint], bool]] = {"int4_groups": _int4_groups}
-"""Name in `experts_backends` -> whether the checkpoint's experts have it."""

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 from quantplan.dispatch import blocks
 from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.expert_formats import MXFP4
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
+from quantplan.dispatch.sglang.fp4_experts import packed_experts
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
+from quantplan.dispatch.sglang.modelopt import is_excluded
+from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
 from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.errors import CheckpointError
+from quantplan.tables.errors import CheckpointError, NotKnownError
 
 SOURCE = "layers/quantization/fp8.py:Fp8Config"
 SHAPES = "layers/quantization/fp8.py:Fp8LinearMethod.validate_block_quant_shapes"
@@ -22,11 +26,15 @@ CREATED = "layers/quantization/fp8.py:Fp8MoEMethod.create_fp8_moe_weight_"
 ALIGNED = ("layers/moe/moe_runner/flashinfer_trtllm.py:"
            "align_fp8_moe_weights_for_flashinfer_trtllm")
 SCHEMES = ("static", "dynamic")
+NVFP4_GROUP = 16
+NVFP4_DRAFTS = ("model.decoder.*", "stages.*")
+"""Draft models' experts, which stay as they are stored."""
 
 
 class Fp8Fields(NamedTuple):
     """What Fp8Config keeps: whether weights are stored as FP8, the activation scheme, the names it
-    leaves alone, the block, the form of block scales, and the KV cache's algorithm."""
+    leaves alone, the block, the form of block scales, and the KV cache's algorithm; of a hybrid
+    config with NVFP4 experts, the names that these leave alone."""
 
     serialized: bool
     act: str
@@ -34,6 +42,7 @@ class Fp8Fields(NamedTuple):
     block: tuple[int, int] | None = None
     scale_format: str | None = None
     kv_algo: str | None = None
+    nvfp4_left: tuple[str, ...] | None = None
 
 
 def read(config: Config | None, context: Context) -> Fp8Fields:
@@ -48,7 +57,24 @@ def read(config: Config | None, context: Context) -> Fp8Fields:
     kv_algo = given(config, "kv_cache_quant_algo")
     return Fp8Fields(True, act, all_renamed(context, (*both_forms(ignored), *more)),
                      read_block(given(config, "weight_block_size"), act, SOURCE),
-                     given(config, "scale_fmt"), None if kv_algo is None else str(kv_algo))
+                     given(config, "scale_fmt"), None if kv_algo is None else str(kv_algo),
+                     _nvfp4_left(config, context))
+
+
+def _nvfp4_left(config: Config, context: Context) -> tuple[str, ...] | None:
+    """Return the names that NVFP4 experts beside FP8 leave alone, None without such experts
+    (model_loader/loader.py:_get_quantization_config)."""
+    if context.facts["experts.format"] != "nvfp4":
+        return None
+    if whole(config["group_size"], "group_size") != NVFP4_GROUP:
+        raise NotKnownError(f"NVFP4 experts in groups of {config['group_size']}",
+                            wanted=str(NVFP4_GROUP))
+    return (*names(config.get("ignore"), "ignore"), *NVFP4_DRAFTS)
+
+
+def config_class(fields: Fp8Fields) -> str | None:
+    """Return the class where it is not the method's own."""
+    return None if fields.nvfp4_left is None else "HybridFp8NvFp4Config"
 
 
 def check_scheme(act: Any, source: str) -> None:
@@ -112,9 +138,23 @@ def linear(fields: Fp8Fields, context: Context, site: Site) -> Assignment:
 
 
 def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> Assignment | None:
-    """Return the assignment of routed experts, or refuse as Fp8MoEMethod does."""
+    """Return the assignment of routed experts, or refuse as their method does."""
+    if fields.nvfp4_left is not None:
+        if is_excluded(site.path, fields.nvfp4_left):
+            raise NotKnownError("experts that a hybrid of FP8 and NVFP4 leaves alone",
+                                hint="Their method is not in the table yet.")
+        return nvfp4_experts(context, site, held)
     if is_skipped(context, site.path, fields.ignored):
         return unquantized_experts("named in the layers that Fp8Config leaves alone", "trtllm")
+    packed = context.facts["experts.format"] == MXFP4
+    return (packed_experts(context, site, held) if packed else None) or _own_experts(
+        fields, context, site, held, "experts_packed" if packed else "experts_fp8")
+
+
+def _own_experts(
+    fields: Fp8Fields, context: Context, site: Site, held: Experts, operators: str
+) -> Assignment:
+    """Return the assignment of experts under Fp8MoEMethod."""
     facts = {**_facts(fields), "moe.act": "group" if fields.block else "static" if (
         fields.act == "static") else "per_tensor"}
     backend = context.facts["moe.backend"]
@@ -127,7 +167,7 @@ def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> A
     refusal = refuse("weight loading", "AssertionError", "", site.path, ALIGNED, hint="The backend "
                      "needs activation scales in the checkpoint: pass --moe-backend triton."
                      ) if unscaled else None
-    return Assignment("Fp8MoEMethod", None, "experts_fp8", facts, refusal=refusal)
+    return Assignment("Fp8MoEMethod", None, operators, facts, refusal=refusal)
 
 
 def check_experts_block(block: tuple[int, int], held: Experts, site: Site) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
@@ -71,22 +71,32 @@ def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
 
 
 def changed(
-    structure: Structure, row: Mapping[str, Any], checkpoint: Checkpoint, fused: bool
+    structure: Structure, row: Mapping[str, Any], checkpoint: Checkpoint, facts: Mapping[str, Any]
 ) -> Structure:
-    """Return the structure with SGLang's module classes and paths; `fused` says whether shared
-    experts are among the routed ones."""
+    """Return the structure with SGLang's module classes and paths; `facts` decide which changes
+    of the row are made."""
     own = own_name(ENGINE, structure.architecture) in family_index()["own"]
     changes: dict[str, list[Change]] = {}
     for change in row.get("modules", ()):
         changes.setdefault(change["path"], []).append(change)
     shared = _shares_head(row, checkpoint, structure.tied)
     known: Mapping[str, str] = row.get("known_as", {})
+    dropped = ("always", "shared_fused") if facts["model.shared_fused"] else ("always",)
     modules = _ordered([module for module in structure.modules
                         if not (shared and module.module == HEAD)], changes)
     return structure._replace(modules=tuple(
         _changed(module, change, known, own) for module in modules
-        for change in changes.get(module.path, (UNCHANGED,))
-        if change.get("dropped") not in ("always", "shared_fused" if fused else "always")))
+        for change in _made(changes.get(module.path, ()), facts)
+        if change.get("dropped") not in dropped))
+
+
+def _made(changes: Sequence[Change], facts: Mapping[str, Any]) -> list[Change]:
+    """Return the changes of one module: the first of those that need something and have it, else
+    all that need nothing."""
+    needed = next((c for c in changes if "needs" in c and holds(c, facts)), None)
+    if needed is not None:
+        return [needed]
+    return [change for change in changes if "needs" not in change] or [UNCHANGED]
 
 
 def _shares_head(row: Mapping[str, Any], checkpoint: Checkpoint, tied: bool) -> bool:

@@ -54,7 +54,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         check_class(row, checkpoint, named.resolved)
         dtype = device_dtype(table, gpu, dtype)
         context = Context(table, checkpoint, built(checkpoint, row), gpu, deployment, dtype,
-                          base_facts(table, gpu, deployment, dtype, server.moe_backend),
+                          {**base_facts(table, gpu, deployment, dtype, server.moe_backend),
+                           "experts.format": server.experts_format},
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()},
                           row.get("renames", {}))
         serving = serve(named, context)
@@ -62,11 +63,11 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                                  min_capability=serving.min_capability)
         kv_cache = _kv(deployment, kv_dtype(table, server.kv_cache_dtype, dtype,
                                             serving.kv_algo), serving.kv_method)
-        fused = fuses_shared_experts(row, checkpoint, deployment, {
-            **context.facts, "quant.method": named.resolved,
-            "quant.fuses_shared": serving.fuses_shared})
+        facts = {**context.facts, "quant.method": named.resolved, "quant.block": serving.block,
+                 "quant.fuses_shared": serving.fuses_shared}
+        facts["model.shared_fused"] = fuses_shared_experts(row, checkpoint, deployment, facts)
         layers = tuple(_layers(context._replace(
-            structure=changed(context.structure, row, checkpoint, fused)), serving))
+            structure=changed(context.structure, row, checkpoint, facts)), serving))
     except Refusal as refusal:
         error = refusal.error
     conditional = any(x.selection and x.selection.alternatives for x in layers)

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.environment import variable_facts
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
 from quantplan.dispatch.sglang.context import Table
-from quantplan.dispatch.sglang.expert_formats import backend_of_experts
+from quantplan.dispatch.sglang.expert_formats import backend_of_experts, experts_format
 from quantplan.dispatch.sglang.names import UNQUANT, quantization_config
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
@@ -21,11 +22,12 @@ FP8_WEIGHTS = "F8_E4M3"
 
 class Server(NamedTuple):
     """The server arguments --quantization, --moe-runner-backend and --kv-cache-dtype as they are in
-    the end."""
+    the end, and the format of the routed experts."""
 
     quantization: str | None
     moe_backend: str
     kv_cache_dtype: str
+    experts_format: str
 
 
 def server_arguments(
@@ -35,10 +37,11 @@ def server_arguments(
     """Return the arguments, or refuse as the server does. `model` is the model class' row,
     `resolved` the method's final name."""
     changes, family = model.get("server_pass"), capability_family(gpu.capability)
+    form = experts_format(model, checkpoint, variable_facts(table["environment"], deployment))
     server = Server(deployment.quantization, deployment.moe_backend,
-                    _kv_cache_dtype(model, checkpoint, gpu, deployment.kv_cache_dtype))
+                    _kv_cache_dtype(model, checkpoint, gpu, deployment.kv_cache_dtype), form)
     if server.moe_backend == "auto":
-        server = server._replace(moe_backend=backend_of_experts(model, checkpoint, family))
+        server = server._replace(moe_backend=backend_of_experts(model, form, family))
     if changes is not None and family in changes["families"]:
         server = (_passed_resolved(changes, resolved, server) if changes.get("resolved") else
                   _passed(changes, table, checkpoint, server))
@@ -63,7 +66,7 @@ def _kv_cache_dtype(model: Row, checkpoint: Checkpoint, gpu: Gpu, asked: str) ->
     """Return --kv-cache-dtype after the architecture's pass, which has a default of its own and
     takes few values (arg_groups/overrides.py:_dsa_kv_cache_dtype_default)."""
     row = model.get("kv_cache")
-    if row is None or ("of" in row and checkpoint.config.get(row["of"], row.get("absent")) is None):
+    if row is None or ("of" in row and checkpoint.config.get(row["of"]) is None):
         return asked
     named = str(row["auto"] if gpu.capability >= row["min_capability"] else row["below"]
                 ) if asked == "auto" else asked

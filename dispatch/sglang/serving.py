@@ -20,8 +20,8 @@ CONFIG = "model_loader/weight_utils.py:get_quant_config"
 
 class Serving(NamedTuple):
     """The config class that serves the model: how it assigns layers and experts, the method of
-    attention layers, what the checkpoint says of the KV cache, and whether shared experts may be
-    among the routed ones."""
+    attention layers, what the checkpoint says of the KV cache, whether shared experts may be among
+    the routed ones, and the block of scales (128/128, or none)."""
 
     config_class: str | None
     min_capability: int | None
@@ -31,6 +31,7 @@ class Serving(NamedTuple):
     kv_algo: str | None = None
     check_attention: Callable[[Site], None] = lambda site: None
     fuses_shared: bool = True
+    block: str = "none"
 
 
 def serve(named: NamedMethod, context: Context) -> Serving:
@@ -59,13 +60,19 @@ def serve(named: NamedMethod, context: Context) -> Serving:
                    lambda site, held: _experts_of(module, row)(
                        fields, context, site.named, held),
                    kv_method, kv_algo,
-                   lambda site: _check_attention(module, fields, context, site.named), fuses)
+                   lambda site: _check_attention(module, fields, context, site.named), fuses,
+                   _block(fields))
 
 
 def _check_attention(module: ModuleType, fields: Any, context: Context, site: Site) -> None:
     """Refuse what the method of attention layers refuses, where its module has a rule."""
     if hasattr(module, "check_attention"):
         module.check_attention(fields, context, site)
+
+
+def _block(fields: Any) -> str:
+    block = getattr(fields, "block", None)
+    return "/".join(map(str, block)) if isinstance(block, tuple) else "none"
 
 
 def _experts_of(module: ModuleType, row: Row) -> Callable[..., Assignment | None]:
