@@ -48,3 +48,9 @@ HEAD: Row = {
         "source": Field("text", "engine file:symbol"),
     }),
 }
+
+MODEL_TYPES = Field("row", "model types that have a config class", of={
+    "own": Field("list", "the engine's own", of=Field("text", "a model_type")),
+    "own_source": Field("text", "engine file:symbol"),
+    "transformers": Field("text", "the version of Transformers whose types it knows besides"),
+})

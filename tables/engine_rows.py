@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantplan.tables.attention_rows import ATTENTION, KV_CACHE
 from quantplan.tables.coverage_rows import COVERS
-from quantplan.tables.engine_head_rows import HEAD
+from quantplan.tables.engine_head_rows import HEAD, MODEL_TYPES
 from quantplan.tables.humming_rows import HUMMING, KERNEL_HUMMING
 from quantplan.tables.inc_rows import INC
 from quantplan.tables.method_rows import METHODS
@@ -106,11 +106,7 @@ ENGINE_DOCUMENT: Row = {
     "kv_cache": Field("row", "KV cache dtypes", of=KV_CACHE),
     **MOE_FIELDS,
     "tuned_configs": Field("list", "tuned tile sizes of Triton kernels", of=TUNED_CONFIGS),
-    "model_types": Field("row", "model types that have a config class", of={
-        "own": Field("list", "the engine's own", of=Field("text", "a model_type")),
-        "own_source": Field("text", "engine file:symbol"),
-        "transformers": Field("text", "the version of Transformers whose types it knows besides"),
-    }),
+    "model_types": MODEL_TYPES,
     "architectures": Field("list", "registered model classes, in registry order",
                            of=Field("text", "an architecture")),
     "architectures_source": Field("text", "engine file:symbol"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantplan.tables.engine_head_rows import HEAD
+from quantplan.tables.engine_head_rows import HEAD, MODEL_TYPES
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 
@@ -193,6 +193,7 @@ MODEL: Row = {
 
 SGLANG_DOCUMENT: Row = {
     **HEAD,
+    "model_types": MODEL_TYPES,
     "old_gpus": Field("row", "GPUs whose dtype the engine changes, or which it refuses", of={
         "float16_below": Field("int", "capability x 10 below which every model runs in float16"),
         "refused_below": Field("int", "capability x 10 below which the engine ends"),

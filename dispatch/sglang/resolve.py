@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
+from quantplan.dispatch.model_types import check_type
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table, base_facts
 from quantplan.dispatch.sglang.dtypes import device_dtype, kv_dtype, model_dtype
 from quantplan.dispatch.sglang.experts import experts_layer
@@ -26,6 +27,7 @@ from quantplan.dispatch.sglang.sites import check_division, site_at
 from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Trace, refuse
 from quantplan.tables.errors import NotKnownError
 
+CONFIGS = "utils/hf_transformers/config.py:get_config"
 EMBEDDING = Assignment("UnquantizedEmbeddingMethod")
 HEAD = Assignment("UnquantizedEmbeddingMethod", operators="unquantized")
 PLAIN = Assignment("UnquantizedLinearMethod", operators="unquantized")
@@ -41,6 +43,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     layers: tuple[Layer, ...] = ()
     error: EngineError | None = None
     try:
+        check_type(table, checkpoint, deployment, ("ValueError", CONFIGS))
         named = name_method(table, checkpoint, deployment.quantization, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, named.resolved,
                         steps=named.steps)

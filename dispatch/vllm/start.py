@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.model_types import check_type, knows_type, names_code
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.trace import Finding, refuse
 from quantplan.dispatch.vllm.context import Context, Table
@@ -16,7 +17,6 @@ from quantplan.tables.near_names import did_you_mean, near_names
 from quantplan.tables.transformers_rows import (
     transformers_classes,
     transformers_laws,
-    transformers_types,
 )
 
 CONFIG_SOURCE = "transformers_utils/config.py:get_config"
@@ -25,7 +25,7 @@ CONFIG_SOURCE = "transformers_utils/config.py:get_config"
 def check_start(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
     """Refuse a model type that neither the engine nor Transformers knows, code that is not trusted,
     and architectures that left the engine."""
-    _check_type(table, checkpoint, deployment)
+    check_type(table, checkpoint, deployment, ("ValidationError", CONFIG_SOURCE))
     _check_laws(table, checkpoint)
     named = checkpoint.config.get("architectures") or ()
     if named and architecture(table, named) is None:
@@ -74,34 +74,6 @@ def _near_classes(named: Sequence[str], known: Iterable[str]) -> list[str]:
     return sorted(near, key=lambda name: name.partition("For")[2] not in endings)[:4]
 
 
-def knows_type(table: Table, model_type: object) -> bool:
-    """Return whether the engine or its Transformers has a config class for `model_type`."""
-    types = table["model_types"]
-    return model_type in types["own"] or model_type in transformers_types(types["transformers"])
-
-
-def _check_type(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
-    model_type = checkpoint.config.get("model_type")
-    if knows_type(table, model_type) or deployment.trust_remote_code:
-        return
-    name = checkpoint.folder
-    if not model_type:
-        raise refuse("config fields", "ValidationError",
-                     f"Unrecognized model in {name}. Should have a `model_type` key in its "
-                     "config.json.", None, CONFIG_SOURCE, hint="Name model_type in config.json.")
-    if _names_code(checkpoint):
-        raise refuse("config fields", "ValidationError", _untrusted(name), None, CONFIG_SOURCE,
-                     hint="Read the repository's code, then pass --trust-remote-code.")
-    raise refuse("config fields", "ValidationError", _unrecognised(str(model_type)), None,
-                 CONFIG_SOURCE,
-                 hint="This model needs a newer engine, or config code of its own (auto_map).")
-
-
-def _names_code(checkpoint: Checkpoint) -> bool:
-    """Return whether the config names code of the repository's for its config class."""
-    return "AutoConfig" in (checkpoint.config.get("auto_map") or {})
-
-
 def _check_laws(table: Table, checkpoint: Checkpoint) -> None:
     """Refuse fields that the config class of their model type refuses."""
     root = checkpoint.config
@@ -134,7 +106,7 @@ def code_findings(context: Context) -> Iterator[Finding]:
     """Yield a model type that only code of the repository's can teach the engine, where the config
     does not name that code: the answer then assumes that the code registers itself."""
     config, table = context.checkpoint.config, context.table
-    if context.deployment.trust_remote_code and not _names_code(context.checkpoint) and (
+    if context.deployment.trust_remote_code and not names_code(context.checkpoint) and (
             not knows_type(table, config.get("model_type"))):
         yield Finding(
             "config fields", "warning", "code-not-named",
@@ -142,21 +114,3 @@ def code_findings(context: Context) -> Iterator[Finding]:
             f"Transformers {table['model_types']['transformers']}, and config.json names no code "
             "for it (auto_map): --trust-remote-code alone does not load it",
             "Restore auto_map from the published config.json.", CONFIG_SOURCE)
-
-
-def _untrusted(name: str) -> str:
-    return (f"The repository {name} contains custom code which must be executed to correctly load "
-            f"the model. You can inspect the repository content at {name} .\n You can inspect the "
-            f"repository content at https://hf.co/{name}.\nPlease pass the argument "
-            "`trust_remote_code=True` to allow custom code to be run.")
-
-
-def _unrecognised(model_type: str) -> str:
-    return (f"The checkpoint you are trying to load has model type `{model_type}` but Transformers "
-            "does not recognize this architecture. This could be because of an issue with the "
-            "checkpoint, or because your version of Transformers is out of date.\n\nYou can update "
-            "Transformers with the command `pip install --upgrade transformers`. If this does not "
-            "work, and the checkpoint is very new, then there may not be a release version that "
-            "supports this model yet. In this case, you can get the most up-to-date code by "
-            "installing Transformers from source with the command `pip install "
-            "git+https://github.com/huggingface/transformers.git`")
