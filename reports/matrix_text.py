@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from quantplan.dispatch.facts import Gpu
@@ -15,6 +16,7 @@ SHOWN_SHARE = 1 / 20
 """Least share of an engine's linear weights or experts that a cell names a part for."""
 LONGEST_REASON = 400
 """Characters of a reason below the matrix."""
+NUMBER = re.compile(r"\d+(\.\d+)?")
 STARTS = {"yes": "yes", "no": "no", "conditional": "conditional", "unknown": "not known"}
 
 Column = tuple[list[Gpu], list[Cell]]
@@ -26,41 +28,48 @@ def matrix_text(matrix: Matrix, width: int) -> str:
     block below."""
     told = _columns(matrix)
     reasons = _reasons(told)
-    numbers = {text: f" [{i}]" for i, text in enumerate(reasons, 1)}
+    numbers = {kind: f" [{i}]" for i, kind in enumerate(reasons, 1)}
     asked = [model_words(matrix.checkpoint), f"tp {matrix.deployment.tp}",
              *deployment_words(matrix.deployment)]
     rows = _rows(told, numbers)
     parts = [", ".join(asked), *_blocks(rows, width)]
     parts.append("\n".join(f"  [{i}] {who}: {_cut(text)}"
-                           for i, (text, who) in enumerate(reasons.items(), 1)))
+                           for i, (who, text) in enumerate(reasons.values(), 1)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _columns(matrix: Matrix) -> list[Column]:
-    """Return the columns, neighbours in order of the question that differ in nothing as one."""
+    """Return the columns, neighbours in order of the question that are served alike as one."""
     found: list[Column] = []
-    shown: list[list[object]] = []
-    per_engine = len(matrix.gpus)
     for i, gpu in enumerate(matrix.gpus):
-        cells = list(matrix.cells[i::per_engine])
-        words = [(*(line(cell) for _, line in LINES), cell.starts, cell.reason) for cell in cells]
-        if shown and words == shown[-1]:
+        cells = list(matrix.cells[i::len(matrix.gpus)])
+        if found and all(map(_alike, found[-1][1], cells)):
             found[-1][0].append(gpu)
         else:
             found.append(([gpu], cells))
-            shown.append(list(words))
     return found
 
 
-def _reasons(told: Sequence[Column]) -> dict[str, str]:
-    """Return reason -> the engine and the GPUs that it is said of."""
-    found: dict[str, list[str]] = {}
+def _alike(one: Cell, other: Cell) -> bool:
+    return one.starts == other.starts and _kind(one) == _kind(other) and all(
+        line(one) == line(other) for _, line in LINES)
+
+
+def _kind(cell: Cell) -> str:
+    """Return the reason without its numbers: those of the GPU stand in many."""
+    return NUMBER.sub("#", cell.reason or "")
+
+
+def _reasons(told: Sequence[Column]) -> dict[str, tuple[str, str]]:
+    """Return kind of reason -> which engines it is said of where, and the reason."""
+    found: dict[str, tuple[dict[str, list[str]], str]] = {}
     for gpus, cells in told:
         for cell in cells:
             if cell.reason is not None:
-                found.setdefault(cell.reason, []).append(
-                    f"{engine_named(cell.engine, cell.version)} on {_span(gpus)}")
-    return {reason: ", ".join(who) for reason, who in found.items()}
+                who, _ = found.setdefault(_kind(cell), ({}, cell.reason))
+                who.setdefault(engine_named(cell.engine, cell.version), []).append(_span(gpus))
+    return {kind: ("; ".join(f"{engine} on {', '.join(spans)}" for engine, spans in who.items()),
+                   reason) for kind, (who, reason) in found.items()}
 
 
 def _rows(told: Sequence[Column], numbers: dict[str, str]) -> list[list[str]]:
@@ -70,7 +79,7 @@ def _rows(told: Sequence[Column], numbers: dict[str, str]) -> list[list[str]]:
     rows = [["", "", *(head[i] if i < len(head) else "" for head in heads)] for i in range(depth)]
     for e, first in enumerate(told[0][1]):
         name = engine_named(first.engine, first.version)
-        starts = [STARTS[cells[e].starts] + numbers.get(cells[e].reason or "", "")
+        starts = [STARTS[cells[e].starts] + numbers.get(_kind(cells[e]), "")
                   for _, cells in told]
         rows.append([name, "starts", *starts])
         for label, line in LINES:

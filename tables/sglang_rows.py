@@ -308,5 +308,14 @@ SGLANG_DOCUMENT: Row = {
                             "says": Field("text", "how it fails"),
                             "source": Field("text", "engine file:symbol"),
                         }),
+    "forwards": Field("list", "what chosen operators ask only when they run", of={
+        "kernel": Field("text", "the operator, or the runner of experts"),
+        "modes": Field("list", "only where it computes this", required=False,
+                       of=Field("text", "a mode")),
+        "runs": Field("row", "what the device must be", of=REQUIREMENT),
+        "evidence": Field("text", "where else than in the engine's own files that is known from"),
+        "hint": Field("text", "what to do next"),
+        "source": Field("text", "engine file:symbol that calls it"),
+    }),
     "models": Field("list", "model classes that are in the table", of=MODEL),
 }

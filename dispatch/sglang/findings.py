@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantplan.dispatch.facts import Gpu
+from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Method
 
@@ -20,7 +21,8 @@ def findings(
     """Return the findings, errors first; `backend` is --moe-runner-backend as it was given."""
     found = [*_argparse(table, method), *_not_optimized(table, method),
              *(() if error else (*_weight_only(gpu, layers), *_unfused(layers),
-                                   *_failing(table, layers), *_runnerless(table, layers)))]
+                                   *_failing(table, layers), *_runnerless(table, layers),
+                                   *_cannot_run(table, gpu, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
@@ -78,3 +80,16 @@ def _runnerless(table: Table, layers: tuple[Layer, ...]) -> Iterator[Finding]:
             yield Finding("first forward", "error", "experts-without-runner",
                           f"{hit.path}: the first forward of {row['method']} fails: {row['says']}",
                           "Drop --moe-runner-backend.", row["source"])
+
+
+def _cannot_run(table: Table, gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    """Yield what chosen operators ask of the device only when they run."""
+    for row in table["forwards"]:
+        hit = next((x for x in layers if x.kernel == row["kernel"]
+                    and x.mode in row.get("modes", (x.mode,))), None)
+        check = hit and evaluate(row["runs"], {"gpu.capability": gpu.capability}, row["kernel"],
+                                 row["source"])
+        if hit and check and check.verdict == FAIL:
+            yield Finding("first forward", "error", "kernel-cannot-run",
+                          f"{row['kernel']} is selected for {hit.path}, but its first forward "
+                          f"fails: {check.says}", row["hint"], check.source)
