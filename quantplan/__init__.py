@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from quantplan.gpu_matrix import matrix
     from quantplan.oracle.verification import Verification, verify
     from quantplan.planner.matrix import Matrix
+    from quantplan.platforms import PlatformExplanation, explain_platform
     from quantplan.upgrade import Upgrade, diff
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -20,12 +21,14 @@ if not os.path.isdir(os.path.join(_HERE, "tables")):
     __path__.append(os.path.dirname(_HERE))
 
 __version__ = "0.1.0"
-__all__ = ["EngineAnswers", "Explanation", "Matrix", "Upgrade", "Verification", "__version__",
-           "budget", "diff", "explain", "explain_engines", "matrix", "verify"]
+__all__ = ["EngineAnswers", "Explanation", "Matrix", "PlatformExplanation", "Upgrade",
+           "Verification", "__version__", "budget", "diff", "explain", "explain_engines",
+           "explain_platform", "matrix", "verify"]
 
 _HOMES = {"Explanation": "api", "Upgrade": "upgrade", "budget": "api", "diff": "upgrade",
           "explain": "api", "EngineAnswers": "engines", "explain_engines": "engines",
           "Matrix": "planner.matrix", "matrix": "gpu_matrix",
+          "PlatformExplanation": "platforms", "explain_platform": "platforms",
           "Verification": "oracle.verification",
           "verify": "oracle.verification"}
 """Public name -> the module that has it."""

@@ -49,6 +49,9 @@ def quantplan() -> None:
 @assume_nearest
 @selection_options
 @sglang_options
+@click.option("--platform", type=click.Choice(["cuda", "cpu", "rocm", "xpu", "npu"]),
+              default="cuda", show_default=True, help="Others: the methods, and what else the "
+              "engine's source says; not checked against hardware. --gpu gfx942 names a GPU.")
 @click.option("--why-not", metavar="KERNEL", shell_complete=kernel_names,
               help="Every check of one kernel, layer by layer (text only).")
 @click.option("--verbose", "-v", is_flag=True, help="The whole trace.")

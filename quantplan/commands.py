@@ -24,6 +24,10 @@ def run_explain(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     if options["why_not"] and options["format_"] == "json":
         raise UsageError("--why-not goes with --format text only",
                          hint="The JSON has every candidate of every layer.")
+    if options["platform"] != "cuda":
+        from quantplan.platforms import run_platform
+
+        return run_platform(engines, options, asked_of(options))
     found = explain_engines(options["model"], engines=engines or ENGINES, **asked_of(options))
     if options["format_"] == "json":
         views = found.to_dicts()

@@ -9,6 +9,7 @@ from typing import Any
 from quantplan.dispatch.config_file import kind
 from quantplan.dispatch.facts import LIB_STATES
 from quantplan.tables.errors import UsageError
+from quantplan.tables.platform_rows import PLATFORMS
 
 ENGINES = ("vllm", "sglang")
 
@@ -126,6 +127,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
                      "to_version", "attention_backend",
                      "mm_encoder_attn_backend", "mm_encoder_attn_dtype"),
                     ("text", _text)),
+    "platform": ("one of " + ", ".join(PLATFORMS), lambda value: value in PLATFORMS),
     "engine": ("text", lambda value: isinstance(value, str)),
     "capability": ("a number or text such as 8.9", _capability),
     "gpu_mem": ("text such as 24GiB, or bytes", _size),

@@ -13,9 +13,9 @@ KEYED: Mapping[str, tuple[str, ...]] = {
     "vllm": ("traits", "libraries", "environment", "methods", "moved_methods", "online_methods",
              "online_keys", "config_classes", "schemes", "quark_schemes", "families", "kernels",
              "tuned_configs", "activation_sets", "experts_lists", "experts_classes",
-             "ct_experts", "quark_experts"),
+             "ct_experts", "quark_experts", "platforms"),
     "sglang": ("traits", "libraries", "environment", "methods", "operators", "fp8_backends",
-               "mxfp8_backends", "fp4_backends", "ct_schemes", "moe_backends"),
+               "mxfp8_backends", "fp4_backends", "ct_schemes", "moe_backends", "platforms"),
 }
 """Engine -> the lists of its tables that rules read by id."""
 

@@ -12,6 +12,7 @@ from quantplan.tables.modelopt_rows import modelopt
 from quantplan.tables.moe_rows import MOE_FIELDS
 from quantplan.tables.online_rows import ONLINE
 from quantplan.tables.overlay import CHANGE
+from quantplan.tables.platform_rows import PLATFORM_ROWS
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.scheme_rows import COMPRESSED_TENSORS, QUARK_SCHEME, SCHEME
@@ -117,6 +118,7 @@ ENGINE_DOCUMENT: Row = {
     "float16_refused": Field("map", "model types that float16 does not serve -> the engine's words",
                              of=Field("text", "the reason")),
     "float16_refused_source": Field("text", "engine file:symbol"),
+    "platforms": PLATFORM_ROWS,
     "defaults": Field("row", "defaults that the memory budget needs", of={
         "gpu_memory_utilization": Field("number", "fraction of the driver's total"),
         "block_size": Field("int", "KV block size in tokens"),

@@ -20,6 +20,7 @@ from quantplan.tables.load import (
 )
 from quantplan.tables.mode_rows import modes
 from quantplan.tables.moe_laws import MOE_FACTS, MOE_LAWS, moe_conditions, moe_requirements
+from quantplan.tables.platform_laws import PLATFORM_LAWS
 from quantplan.tables.sglang_laws import SGLANG_LAWS
 from quantplan.tables.tuned_rows import TUNED_LAWS, tuned_conditions
 
@@ -228,7 +229,7 @@ ENGINE_LAWS: tuple[Law, ...] = (
 )
 
 LAWS: Mapping[str, tuple[Law, ...]] = {
-    "engines/vllm/": (*ENGINE_LAWS, *MOE_LAWS, *TUNED_LAWS),
-    "engines/sglang/": (*SGLANG_LAWS, ids_are_unique, sources_name_files),
+    "engines/vllm/": (*ENGINE_LAWS, *MOE_LAWS, *TUNED_LAWS, *PLATFORM_LAWS),
+    "engines/sglang/": (*SGLANG_LAWS, *PLATFORM_LAWS, ids_are_unique, sources_name_files),
 }
 """Where a table stands -> the laws of its kind."""

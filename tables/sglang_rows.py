@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quantplan.tables.engine_head_rows import HEAD, MODEL_TYPES
+from quantplan.tables.platform_rows import PLATFORM_ROWS
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 
@@ -318,4 +319,5 @@ SGLANG_DOCUMENT: Row = {
         "source": Field("text", "engine file:symbol that calls it"),
     }),
     "models": Field("list", "model classes that are in the table", of=MODEL),
+    "platforms": PLATFORM_ROWS,
 }

@@ -94,10 +94,11 @@ def _mixed(inner: Config) -> str:
 def _resolved(
     table: Table, config: Config, own: str, asked: str | None, capability: int
 ) -> tuple[str, tuple[Step, ...]]:
+    here = table.get("platform", EVERYWHERE)
     if asked not in table["requantizes"]:
         for hook in HOOKS:
             answer = hook(table, config, asked, capability)
-            if answer:
+            if answer and answer not in here.get("lost_overrides", ()):
                 return answer, (Step("Overridden", f"{asked or own} -> {answer}",
                                      HOOKS[hook], table["names_source"]),)
     if asked is None or asked == own or asked in table["requantizes"] or (
@@ -142,6 +143,17 @@ def _gptq_marlin(table: Table, config: Config, asked: str | None, capability: in
     return "gptq_marlin" if fits and asked in (None, "marlin", "gptq_marlin") else None
 
 
+def _of_platform(table: Table, config: Config, asked: str | None, capability: int) -> str | None:
+    """Some names are answered, or raise, on one platform only (tables: platforms)."""
+    here, own = table.get("platform", EVERYWHERE), config.get("quant_method", "").lower()
+    if asked in here.get("raising_overrides", ()):
+        said = here["raising_overrides"][asked]
+        raise refuse("method name", said["type"], said["message"], None, said["source"],
+                     hint="Drop --quantization.")
+    names = here.get("own_overrides", {})
+    return next((str(name) for name in names if names[name] == own), None)
+
+
 def _only_asked(table: Table, config: Config, asked: str | None, capability: int) -> str | None:
     """moe_wna16 takes GPTQ and AWQ checkpoints that it serves; humming any that it reads."""
     own, bits = config.get("quant_method", "").lower(), config.get("bits")
@@ -150,6 +162,10 @@ def _only_asked(table: Table, config: Config, asked: str | None, capability: int
     if asked == "moe_wna16":
         return asked if gptq or awq else None
     return asked if asked == "humming" and own != "mxfp4" else None
+
+
+EVERYWHERE: Mapping[str, Any] = {}
+"""The row of the platform on CUDA: no override is lost or added there."""
 
 
 def marlin_serves(table: Table, group_size: Any, capability: int) -> bool:
@@ -177,6 +193,7 @@ HOOKS: Mapping[Hook, str] = {
     _modelopt: "the checkpoint's ModelOpt algorithm says which method it is",
     _awq_marlin: "the checkpoint can be converted to Marlin's format while it loads",
     _gptq_marlin: "the checkpoint can be converted to Marlin's format while it loads",
+    _of_platform: "the platform's own method takes the checkpoint",
     _only_asked: "the method takes this checkpoint where it is asked to",
 }
 """The override hooks in registry order, each with its reason."""

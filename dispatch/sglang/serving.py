@@ -41,12 +41,12 @@ def serve(named: NamedMethod, context: Context) -> Serving:
         return Serving(None, None, lambda site: None, lambda site, held: None)
     row = context.table["methods"][named.resolved]
     if named.config is None:
-        _check_without_config(row)
+        check_without_config(row)
     module = import_module(f"quantplan.dispatch.sglang.{row['resolves']}") if (
         "resolves" in row) else None
     context = context._replace(facts={**context.facts, "quant.method": named.resolved})
     fields = module.read(named.config, context) if module else None
-    _check_gates(row, context)
+    check_gates(row, context.gpu.capability, context.dtype)
     if module is None:
         raise NotKnownError(f"the layers of SGLang's {named.resolved}",
                             hint="Its name, fields that no rule reads, and gates are in the table; "
@@ -84,7 +84,8 @@ def _experts_of(module: ModuleType, row: Row) -> Callable[..., Assignment | None
     return assign
 
 
-def _check_without_config(row: Row) -> None:
+def check_without_config(row: Row) -> None:
+    """Refuse a method that a checkpoint without a quantization config does not start with."""
     if row.get("config_file"):
         raise refuse("config fields", "ValueError", f"Cannot find the config file for {row['id']}",
                      None, CONFIG, hint="The checkpoint is not quantized: drop --quantization, or "
@@ -95,15 +96,16 @@ def _check_without_config(row: Row) -> None:
                      hint="The checkpoint is not quantized: drop --quantization.")
 
 
-def _check_gates(row: Row, context: Context) -> None:
-    capability, least = context.gpu.capability, row["min_capability"]
-    if capability < least:
+def check_gates(row: Row, capability: int | None, dtype: str) -> None:
+    """Refuse a GPU below the method's least capability (None: it is not asked for), then a dtype
+    that the method does not serve."""
+    if capability is not None and capability < (least := row["min_capability"]):
         raise refuse("capability gate", "ValueError", f"The quantization method {row['id']} is not "
                      f"supported for the current GPU. Minimum capability: {least}. Current "
                      f"capability: {capability}.", None, GATES,
                      hint=f"It needs a GPU of capability {least // 10}.{least % 10} or above.")
-    if context.dtype not in row["act_dtypes"]:
+    if dtype not in row["act_dtypes"]:
         known = ", ".join(f"torch.{name}" for name in row["act_dtypes"])
-        raise refuse("activation dtype", "ValueError", f"torch.{context.dtype} is not supported "
+        raise refuse("activation dtype", "ValueError", f"torch.{dtype} is not supported "
                      f"for quantization method {row['id']}. Supported dtypes: [{known}]", None,
                      GATES, hint=f"Pass --dtype {row['act_dtypes'][0]}.")

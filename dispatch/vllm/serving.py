@@ -73,8 +73,8 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     row, fields = _config_class(named, context)
     args = _online_args(named.resolved, row, context)
     fields = renamed(fields, row.get("renamed", {}), context.structure.renames)
-    _check_capability(named.resolved, row, context)
-    _check_dtype(named.resolved, row, context)
+    check_capability(named.resolved, row, context.gpu.capability)
+    check_dtype(named.resolved, row, context.dtype)
     module = _module(row)
     if module is None:
         from quantplan.dispatch.vllm.online_serving import online_serving
@@ -153,7 +153,7 @@ def _config_class(named: NamedMethod, context: Context) -> tuple[Mapping[str, An
     if module is None:
         return row, None
     if config is None:
-        _check_default(name, row)
+        check_default(name, row)
         return row, module.default(context)
     return row, module.read(getattr(module, "check", check_kinds)(config), context)
 
@@ -193,7 +193,7 @@ def _side_file(name: str, context: Context) -> Mapping[str, Any] | None:
     return context.checkpoint.side_files[found[0]] if found else None
 
 
-def _check_default(name: str, row: Mapping[str, Any]) -> None:
+def check_default(name: str, row: Mapping[str, Any]) -> None:
     """Refuse a checkpoint without a config, unless the class can be made from nothing."""
     told = row.get("no_checkpoint")
     source = "model_executor/model_loader/weight_utils.py:get_quant_config"
@@ -208,21 +208,23 @@ def _refuse(told: Mapping[str, str], source: str, hint: str) -> None:
     raise refuse("config fields", told["type"], told["message"], None, source, hint)
 
 
-def _check_capability(name: str, row: Mapping[str, Any], context: Context) -> None:
-    if context.gpu.capability < row["min_capability"]:
+def check_capability(name: str, row: Mapping[str, Any], capability: int) -> None:
+    """Refuse a GPU below the least capability of the config class."""
+    if capability < row["min_capability"]:
         raise refuse("capability gate", "ValidationError",
                      f"The quantization method {name} is not supported for the current GPU. "
                      f"Minimum capability: {row['min_capability']}. Current capability: "
-                     f"{context.gpu.capability}.", None,
+                     f"{capability}.", None,
                      "config/vllm.py:VllmConfig._get_quantization_config",
                      hint="No flag changes this; use another format or a newer GPU.")
 
 
-def _check_dtype(name: str, row: Mapping[str, Any], context: Context) -> None:
-    if context.dtype not in row["dtypes"]:
-        listed = "[" + ", ".join(f"torch.{dtype}" for dtype in row["dtypes"]) + "]"
+def check_dtype(name: str, row: Mapping[str, Any], dtype: str) -> None:
+    """Refuse a dtype that the config class does not serve."""
+    if dtype not in row["dtypes"]:
+        listed = "[" + ", ".join(f"torch.{known}" for known in row["dtypes"]) + "]"
         raise refuse("activation dtype", "ValidationError",
-                     f"torch.{context.dtype} is not supported for quantization method {name}. "
+                     f"torch.{dtype} is not supported for quantization method {name}. "
                      f"Supported dtypes: {listed}", None,
                      "config/vllm.py:VllmConfig._get_quantization_config",
                      hint=f"Pass --dtype {row['dtypes'][0]}.")

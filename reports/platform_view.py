@@ -1,0 +1,70 @@
+"""An answer for a platform other than CUDA as plain data: the JSON of `explain --platform`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.platforms import PlatformTrace
+
+SCHEMA = "quantplan/platform/1"
+NOT_KNOWN = ("fields of the config class", "which of the kernels run, and in which mode",
+             "routed experts", "sizes under --tp", "whether it starts")
+"""What no answer for another platform says."""
+
+
+def platform_view(
+    checkpoint: Checkpoint, deployment: Deployment, trace: PlatformTrace
+) -> dict[str, Any]:
+    """Return the answer as JSON-ready data, by reports/schema/platform.v1.json."""
+    method, row = trace.method, trace.place.row
+    return {
+        "schema": SCHEMA,
+        "model": {"name": checkpoint.name, "origin": checkpoint.origin,
+                  "revision": checkpoint.revision, "fetched_bytes": checkpoint.fetched_bytes},
+        "engine": {"name": trace.engine, "version": trace.version,
+                   **({"asked": trace.asked} if trace.asked else {})},
+        "platform": {"id": row["id"], "checked_on_hardware": False, "gpu": _gpu(trace),
+                     "assumes": row.get("assumes"), "fp8_dtype": trace.place.fp8_dtype,
+                     "source": row["source"]},
+        "deployment": {"dtype": trace.dtype, "dtype_requested": deployment.dtype,
+                       "quantization": deployment.quantization,
+                       "kv_cache_dtype": deployment.kv_cache_dtype},
+        "method": {"checkpoint": method.checkpoint, "requested": method.requested,
+                   "resolved": method.resolved, "config_class": method.config_class,
+                   "min_capability": method.min_capability,
+                   "min_capability_asked": trace.place.gate is not None,
+                   "steps": [dict(step._asdict()) for step in method.steps]},
+        "kv_cache": dict(trace.kv_cache),
+        "refused": trace.error is not None,
+        "error": _error(trace),
+        "methods": [dict(state._asdict()) for state in trace.states],
+        "attention": [{"id": part["id"], "if": part.get("if"),
+                       "kv_cache_dtypes": part.get("kv_cache_dtypes"), "source": part["source"]}
+                      for part in row["attention"]],
+        "lists": [_list(part) for part in trace.lists],
+        "rules": [dict(rule) for rule in row["rules"]],
+        "findings": [dict(finding._asdict()) for finding in trace.findings],
+        "not_known": list(NOT_KNOWN),
+    }
+
+
+def _gpu(trace: PlatformTrace) -> dict[str, Any] | None:
+    gpu = trace.place.gpu
+    return None if gpu is None else {
+        "id": gpu["id"], "names": list(gpu.get("names", ())), "capability": gpu["capability"],
+        "source": gpu["source"]}
+
+
+def _error(trace: PlatformTrace) -> dict[str, Any] | None:
+    error = trace.error
+    return None if error is None else {
+        "stage": error.stage, "type": error.type, "message": error.message,
+        "source": error.source, "hint": error.hint}
+
+
+def _list(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": part["id"], "layers": part["layers"], "source": part["source"],
+            "candidates": [{"kernel": row["id"], "file": row["file"],
+                            "asks": list(row.get("asks", ()))} for row in part["candidates"]]}
