@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from quantplan.cli_options import deployment_options, selection_options
+from quantplan.cli_options import deployment_options, selection_options, sglang_options
 from quantplan.completion import format_names, model_names
 
 EPILOG = (
@@ -32,7 +32,8 @@ EPILOG = (
 @click.option("--revision", metavar="REV", help="Hub revision.")
 @deployment_options
 @selection_options
-@click.option("--engine", default="vllm", metavar="vllm", show_default=True,
+@sglang_options
+@click.option("--engine", default="vllm", metavar="vllm|sglang", show_default=True,
               help="The engine; its version is the one that is installed.")
 @click.option("--python", metavar="PATH", help="Interpreter of the environment that has the "
               "engine. Default: this one.")

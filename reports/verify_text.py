@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantplan.reports.columns import columns
+from quantplan.reports.explain_text import ENGINE_NAMES
 
 LONGEST = 400
 """Characters of one value that are shown; the JSON has all."""
@@ -33,11 +34,12 @@ def _verdict(found: Mapping[str, Any]) -> str:
     engine, totals = found["engine"], found["totals"]
     compared = totals["agree"] + totals["refused"] + totals["disagree"]
     wrong = totals["disagree"]
-    head = (f"vLLM {engine['version']}: {wrong} disagreement{'' if wrong == 1 else 's'} in "
+    name = f"{ENGINE_NAMES[engine['name']]} {engine['version']}"
+    head = (f"{name}: {wrong} disagreement{'' if wrong == 1 else 's'} in "
             f"{compared} compared of {found['cases']} cases")
     if engine["table"] == engine["version"]:
         return head
-    return (f"{head}\nvLLM {engine['version']} has no table: this compares it with the table of "
+    return (f"{head}\n{name} has no table: this compares it with the table of "
             f"{engine['table']}, and differences may be the version's.")
 
 

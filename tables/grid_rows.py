@@ -34,6 +34,12 @@ KIND: Row = {
 
 GRID_DOCUMENT: Row = {
     "engine": Field("text", "the engine's name"),
+    "shares": Field("row", "another engine's grid, whose values, fields, models and kinds this one "
+                    "has too", required=False, of={
+                        "of": Field("text", "the engine"),
+                        "kinds_not": Field("list", "its kinds that this one leaves out",
+                                           of=Field("text", "a kind")),
+                    }),
     "capabilities": Field("list", "capability x 10", of=Field("int", "a capability")),
     "drawn_machines": Field("int", "machines per capability next to the plain one"),
     "libraries": Field("list", "presence of libraries", of=CHOICE),

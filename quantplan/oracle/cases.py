@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from inspect import signature
 from typing import Any, NamedTuple
 
-from quantplan.api import explain
 from quantplan.dispatch.facts import Checkpoint, Deployment
-from quantplan.dispatch.vllm.flags import SGLANG_ONLY
+from quantplan.oracle.flags import engine_flags, option_names
 from quantplan.oracle.stored import assumed_headers
 from quantplan.tables.errors import UsageError
 
-RENAMED: Mapping[str, str] = {"tp": "tensor_parallel_size", "dp": "data_parallel_size"}
-"""Option of `explain` -> field of the engine's EngineArgs, where the names differ."""
-
-NESTED: Mapping[str, str] = {"linear_backend_per_quant": "kernel_config"}
-"""Option of `explain` -> the field of EngineArgs that holds it under its own name."""
-
-NOT_FLAGS = frozenset({
-    "model", "engine", "engine_version", "assume_nearest", "gpu", "capability", "env", "libs",
-    "tensors", "side_files", "revision", "as_format", *SGLANG_ONLY})
-"""Parameters of `explain` that are no flags of vLLM."""
-
-
-def option_names() -> list[str]:
-    """Return the options of `explain` that are also flags of the engine."""
-    return [name for name in signature(explain).parameters if name not in NOT_FLAGS]
+SHOWN_HEADERS = ("vllm",)
+"""Engines that read headers which our answer takes for granted."""
 
 
 class Case(NamedTuple):
@@ -49,13 +34,14 @@ class Case(NamedTuple):
         return {**self.options, "env": dict(self.env), "libs": dict(self.libs),
                 "side_files": dict(self.side_files) or None, "tensors": self.tensors}
 
-    def question(self) -> dict[str, Any]:
-        """Return what the worker is asked."""
-        tensors = assumed_headers(self.config) if self.tensors is None else self.tensors
+    def question(self, engine: str = "vllm") -> dict[str, Any]:
+        """Return what the engine's worker is asked."""
+        tensors = self.tensors
+        if tensors is None and engine in SHOWN_HEADERS:
+            tensors = assumed_headers(self.config)
         return {
             "config": self.config, "side_files": self.side_files,
-            "flags": dict(_flag(name, value) for name, value in self.options.items()
-                          if value is not None),
+            "flags": engine_flags(engine, self.options),
             "tensors": None if tensors is None else {
                 name: stored if isinstance(stored, str) else stored[0]
                 for name, stored in tensors.items()},
@@ -70,13 +56,6 @@ class Case(NamedTuple):
         defaults = type(self)._field_defaults
         return {name: value for name, value in self._asdict().items()
                 if name not in defaults or value != defaults[name]}
-
-
-def _flag(name: str, value: Any) -> tuple[str, Any]:
-    """Return an option as the engine takes it."""
-    if name in NESTED:
-        return NESTED[name], {name: value}
-    return RENAMED.get(name, name), list(value) if isinstance(value, tuple) else value
 
 
 FIELD_KINDS: Mapping[str, tuple[type, ...]] = {

@@ -10,7 +10,6 @@ from quantplan.options import engine_named
 from quantplan.oracle.summary import exit_code
 from quantplan.oracle.verification import verify
 from quantplan.output import say, say_json, wrapped
-from quantplan.tables.errors import NotKnownError
 
 OWN = ("grid", "seed", "cases", "only", "capabilities", "python", "engine_paths", "jobs", "limit_s")
 """Options that are this command's; the others are those of `explain`."""
@@ -21,10 +20,9 @@ def run_verify(options: Mapping[str, Any]) -> int:
     from quantplan.reports.verify_text import verify_text
 
     engine, version = engine_named(options["engine"], "--engine")
-    if engine != "vllm":
-        raise NotKnownError(f"how to verify {engine}", wanted="vllm")
     own = {name: options[name] for name in OWN}
-    found = verify(options["model"], engine_version=version, **own, **asked_of(options)).to_dict()
+    found = verify(options["model"], engine=engine, engine_version=version, **own,
+                   **asked_of(options)).to_dict()
     if options["format_"] == "json":
         say_json(found)
     else:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+TOLD_BY_SOME = ("act", "fused", "kernel_backend", "moe_runner_backend")
+"""Fields of a layer that are compared where the engine's worker tells them."""
+
 LAYER_FIELDS = ("module", "method", "scheme", "family", "mode", "n", "k", "attn_backend",
                 "kv_cache_dtype", "prefill_backend")
 """Fields of a layer that are compared as they are; kernels and experts have more to say."""
@@ -14,7 +17,7 @@ UNTOLD = frozenset({"mode", "family", "attn_backend"})
 """Fields that the engine does not always tell: none is no answer."""
 
 
-SET_OF_NAMES = re.compile(r"(?<={)'[^'{}]*'(?:, '[^'{}]*')*(?=})")
+FLAT_BRACES = re.compile(r"(?<={)'[^'{}]*'[^{}]*(?=})")
 
 
 class Difference(NamedTuple):
@@ -59,12 +62,19 @@ def _model_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
         ("config_class", method["config_class"], engines.get("config_class")),
         ("min_capability", method["min_capability"], engines.get("min_capability")),
         ("dtype", ours["deployment"]["dtype"], engines.get("dtype")),
+        *_cache(ours, engines),
     ):
         if mine != its:
             yield Difference("", field, mine, its, steps, source)
     refused = engines.get("dtype_refused")
     if refused and not _refused_dtype(ours, engines):
         yield Difference("", "dtype refused", None, refused, steps, source)
+
+
+def _cache(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the dtype of the KV cache, where the worker tells that of the whole model."""
+    if "kv_cache_dtype" in engines:
+        yield "kv_cache_dtype", ours["kv_cache"]["resolved"], engines["kv_cache_dtype"]
 
 
 def _refusals(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[Difference]:
@@ -84,8 +94,9 @@ def _refusals(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[D
 
 
 def _ordered(text: str | None) -> str | None:
-    """Return a message with its sets of names in order: theirs is another in every process."""
-    return text and SET_OF_NAMES.sub(lambda match: ", ".join(sorted(match[0].split(", "))), text)
+    """Return a message with its sets of names in order, theirs is another in every process, and
+    its mappings, theirs is the file's."""
+    return text and FLAT_BRACES.sub(lambda match: ", ".join(sorted(match[0].split(", "))), text)
 
 
 def _words(error: Mapping[str, Any]) -> str | None:
@@ -127,6 +138,9 @@ def row_differences(path: str, ours: Mapping[str, Any], engines: Mapping[str, An
         mine, its = ours.get(field), engines.get(field)
         if mine != its and not (its is None and field in UNTOLD):
             yield Difference(path, field, mine, its, *_our_reason(ours))
+    for field in TOLD_BY_SOME:
+        if field in engines and ours.get(field) != engines[field]:
+            yield Difference(path, field, ours.get(field), engines[field], *_our_reason(ours))
     experts = list(_experts(path, ours.get("experts") or {}, engines.get("experts") or {}))
     yield from experts or _choice(path, ours, engines)
 
@@ -140,6 +154,11 @@ def _choice(path: str, ours: Mapping[str, Any], engines: Mapping[str, Any]
             ) -> Iterator[Difference]:
     """Yield what differs in the chosen kernel, the kernels turned down, and the reasons why."""
     if "attn_backend" in engines or "attn_backend" in ours:
+        return
+    if "rejected" not in engines:  # its worker tells what was chosen, not between what
+        if ours["kernel"] != engines.get("kernel", ours["kernel"]):
+            yield Difference(path, "kernel", ours["kernel"], engines["kernel"],
+                             *_why_not(ours, engines["kernel"]))
         return
     experts = engines.get("experts")
     reasons = dict([*engines["rejected"], *(experts["rejected"] if experts else ())])

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from quantplan.reports.explain_text import ENGINE_NAMES
+
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker")
 START_LIMIT_S = 300.0
 """For the first import of torch, transformers and the engine, on a slow disk."""
@@ -23,12 +25,13 @@ LONGEST_WORDS = 300
 
 class Where(NamedTuple):
     """Where the engine is: the interpreter of its environment, folders for its path, whether the
-    GPU is emulated, and the script that asks it."""
+    GPU is emulated, the script that asks it, and which engine it is."""
 
     python: str = sys.executable
     paths: tuple[str, ...] = ()
     emulate: bool = True
     worker: str = WORKER
+    engine: str = "vllm"
 
 
 class CannotAskError(Exception):
@@ -48,6 +51,11 @@ class EngineProcess:
         self._refused: dict[str, str] = {}
         self.version = ""
 
+    @property
+    def engine(self) -> str:
+        """Return which engine it is."""
+        return self._where.engine
+
     def start(self, only_version: bool = False) -> str:
         """Start the worker unless it runs; return the engine's version, for which alone nothing is
         imported and the worker ends. Raises CannotAskError."""
@@ -62,12 +70,13 @@ class EngineProcess:
             self._words.close()
             raise CannotAskError(f"{self._where.python} cannot be run: {error.strerror}") from None
         self._send({"paths": list(self._where.paths), "emulate": self._where.emulate,
-                    "only_version": only_version})
+                    "only_version": only_version, "engine": self._where.engine})
         ready = self._receive(START_LIMIT_S)
         if ready is None or "ready" not in ready:
             why = self._why(ready)
             self.close()
-            raise CannotAskError(f"vLLM cannot be asked with {self._where.python}: {why}")
+            raise CannotAskError(f"{ENGINE_NAMES[self._where.engine]} cannot be asked with "
+                                 f"{self._where.python}: {why}")
         self.version = str(ready["version"])
         return self.version
 

@@ -16,7 +16,7 @@ from typing import Any
 from quantplan.oracle.cases import Case
 from quantplan.oracle.draw import Draw, leaves, put
 from quantplan.oracle.grid_models import Paths, drawn_model
-from quantplan.tables.load import read_table
+from quantplan.oracle.grid_rows import grid_rows
 
 MOST_FIELDS = 3
 ODD = 0.05
@@ -30,7 +30,7 @@ PLAIN_SHARE = 0.1
 def grid(count: int, seed: int, table: Mapping[str, Any], capabilities: Sequence[int] = ()
          ) -> Iterator[Case]:
     """Yield `count` cases for an engine's table; `capabilities` empty means all of the grid's."""
-    rows = read_table(f"grid/{table['engine']}")
+    rows = grid_rows(table["engine"])
     asked = list(capabilities or rows["capabilities"])
     machines = {capability: drawn_machines(seed, capability, rows, table) for capability in asked}
     for index in range(count):
@@ -45,7 +45,7 @@ def drawn_machines(seed: int, capability: int, rows: Mapping[str, Any], table: M
                if choice["id"] in table["libraries"]]
     choices += [("env", choice) for choice in rows["variables"]
                 if choice["id"] in table["environment"]]
-    kernels = sorted(table["kernels"])
+    kernels = sorted(table.get("kernels", ())) or [""]
     machines: list[dict[str, Any]] = [{"env": {}, "libs": {}}]
     for number in range(rows["drawn_machines"]):
         draw = Draw(f"{seed}/machine/{capability}/{number}", {"kernel": lambda d: d.one(kernels)})
@@ -63,7 +63,7 @@ def _case(name: str, machines: Mapping[int, Sequence[Mapping[str, Any]]], rows: 
     plain, *others = machines[capability]
     machine = plain if draw.chance(0.5) or not others else draw.one(others)
     kind = draw.weighted(rows["kinds"])
-    config = drawn_model(draw, rows["model_fields"])
+    config = drawn_model(draw, table["engine"])
     paths = Paths(config)
     draw.names = {**paths.names(), **_table_names(table)}
     options, side_files, quantization = _quantized(draw, kind, rows["odd_values"])
@@ -77,11 +77,16 @@ def _case(name: str, machines: Mapping[int, Sequence[Mapping[str, Any]]], rows: 
                 side_files, tensors)
 
 
+PLACEHOLDERS: Mapping[str, str] = {
+    "method": "methods", "linear_backend": "linear_backends", "moe_backend": "moe_backends",
+    "fp8_backend": "fp8_backends", "fp4_backend": "fp4_backends"}
+"""Placeholder -> the engine table's rows from whose ids it is drawn."""
+
+
 def _table_names(table: Mapping[str, Any]) -> dict[str, Callable[[Draw], str | None]]:
     def drawn(values: Sequence[str]) -> Callable[[Draw], str | None]:
         return lambda draw: draw.one(values)
-    return {"method": drawn(list(table["methods"])),
-            "linear_backend": drawn(list(table["linear_backends"]))}
+    return {name: drawn(list(table[rows])) for name, rows in PLACEHOLDERS.items() if rows in table}
 
 
 def _quantized(draw: Draw, kind: Mapping[str, Any], odd: Sequence[Any]

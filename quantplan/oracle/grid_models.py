@@ -11,9 +11,11 @@ from quantplan.dispatch.bundled import bundled_models
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.oracle.draw import Draw, put
+from quantplan.oracle.grid_rows import grid_rows
 from quantplan.tables.errors import QuantplanError
 from quantplan.tables.family_loading import families_by_architecture
 from quantplan.tables.load import read_table
+from quantplan.tables.versions import default_version
 
 FEWEST_LAYERS = 2
 FEWEST_PATTERN_LAYERS = 4
@@ -27,17 +29,26 @@ PER_KIND = ("first_k_dense_replace", "num_hash_layers", "max_window_layers")
 
 
 @cache
-def grid_models() -> Mapping[str, tuple[Mapping[str, Any], ...]]:
-    """Return architecture -> configs, cut, of every family that has a row and an example."""
-    known = families_by_architecture()
+def grid_models(engine: str = "vllm") -> Mapping[str, tuple[Mapping[str, Any], ...]]:
+    """Return architecture -> configs, cut, of every model class that the engine's table answers for
+    and that has an example."""
+    known = answered_for(engine)
     examples = [*(row["config"] for row in bundled_models()),
-                *(row["config"] for row in read_table("grid/vllm")["models"])]
+                *(row["config"] for row in grid_rows(engine)["models"])]
     found: dict[str, tuple[Mapping[str, Any], ...]] = {}
     for config in examples:
         architecture = config["architectures"][0]
         if architecture in known:
             found[architecture] = (*found.get(architecture, ()), cut(config))
     return found
+
+
+def answered_for(engine: str) -> frozenset[str]:
+    """Return the model classes with a family that the engine's table has, where it lists any."""
+    known = frozenset(families_by_architecture())
+    table = read_table(f"engines/{engine}/{default_version(engine)}")
+    own = [name for row in table.get("models", ()) for name in row["architectures"]]
+    return known.intersection(own) if own else known
 
 
 def cut(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,9 +77,9 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
     return part if isinstance(part, dict) else config
 
 
-def drawn_model(draw: Draw, fields: list[Mapping[str, Any]]) -> dict[str, Any]:
+def drawn_model(draw: Draw, engine: str) -> dict[str, Any]:
     """Return a model's config: half of the time as it is, else with up to three fields drawn."""
-    models = grid_models()
+    models, fields = grid_models(engine), grid_rows(engine)["model_fields"]
     config = deepcopy(dict(draw.one(models[draw.one(sorted(models))])))
     text = text_part(config)
     if draw.chance(0.5):

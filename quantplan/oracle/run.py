@@ -79,7 +79,7 @@ def _work(process: EngineProcess, todo: queue.SimpleQueue[list[tuple[Case, Any]]
             return
         for case, machine in group:
             try:
-                answer = process.ask(machine, case.question())
+                answer = process.ask(machine, case.question(process.engine))
             except Exception as error:
                 answer = {"outcome": "untold", "reason": f"{type(error).__name__}: {error}"}
             answers.put((case, answer))
@@ -108,7 +108,7 @@ def _explained(case: Case, machine: Mapping[str, Any], table: Mapping[str, Any]
     asked = case.asked()
     if case.capability is None:
         asked["libs"] = machine["libs"]
-    return explain(case.config, engine="vllm", engine_version=table["version"],
+    return explain(case.config, engine=table["engine"], engine_version=table["version"],
                    capability=case.capability or machine["capability"], **asked).to_dict()
 
 

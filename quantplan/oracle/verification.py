@@ -12,13 +12,18 @@ from typing import Any
 from quantplan.api import explain, open_model
 from quantplan.dispatch.gpu import capability_gpu
 from quantplan.dispatch.gpu_probe import probe_gpus
-from quantplan.oracle.cases import Case, checkpoint_case, option_names, read_cases
+from quantplan.oracle.cases import Case, checkpoint_case, read_cases
 from quantplan.oracle.engine_process import CannotAskError, EngineProcess, Where
+from quantplan.oracle.flags import option_names
 from quantplan.oracle.grid import grid as generated
 from quantplan.oracle.run import Verdict, verdicts
+from quantplan.options import checked
 from quantplan.oracle.summary import summary
 from quantplan.stand_in import open_table
 from quantplan.tables.errors import NotKnownError, UsageError
+
+EMULATED_ONLY = ("sglang",)
+"""Engines whose worker runs layers without values, which a real GPU does not."""
 
 STEP = 50
 """Cases between two lines of progress."""
@@ -47,6 +52,7 @@ def verify(
     cases: str | None = None,
     only: str | None = None,
     capabilities: Sequence[str] = (),
+    engine: str = "vllm",
     engine_version: str | None = None,
     python: str | None = None,
     engine_paths: Sequence[str] = (),
@@ -58,7 +64,7 @@ def verify(
     as_format: str | None = None,
     **options: Any,
 ) -> Verification:
-    """Return what vLLM's own selection answers for `model`, for `grid` generated cases or for the
+    """Return what the own selection of `engine` answers for `model`, for `grid` generated cases or for the
     cases of a file, against ours.
 
     `python` is the interpreter of the environment that has the engine (default: this one),
@@ -67,9 +73,10 @@ def verify(
     for what is no question, before the engine is looked for, and NotKnownError when there is no
     engine to ask, or no GPU that could answer.
     """
-    where = Where(python or sys.executable, tuple(engine_paths))
+    checked(engine=engine)
+    where = Where(python or sys.executable, tuple(engine_paths), engine=engine)
     asked = [capability_gpu(text).capability for text in capabilities]
-    own = {"env": dict(env or {}), "libs": dict(libs or {}), "options": _changed(options)}
+    own = {"env": dict(env or {}), "libs": dict(libs or {}), "options": _changed(options, engine)}
     _check_question((model, cases, grid), own, engine_paths)
     given: Sequence[Case] | None = None
     if model is not None:
@@ -80,12 +87,12 @@ def verify(
     elif cases is not None:
         given = _chosen(read_cases(cases), only)
     version = _engine_version(where, engine_version)
-    table = open_table("vllm", version, assume_nearest=True)
+    table = open_table(engine, version, assume_nearest=True)
     if given is None:
         given = _chosen(generated(grid or 0, seed, table, asked), only)
     where = where._replace(emulate=given[0].capability is not None)
     if not where.emulate:
-        _check_gpu()
+        _check_gpu(engine)
     answers = verdicts(given, where, table, jobs=jobs, limit_s=limit_s)
     return Verification(tuple(_told(answers, len(given))), version, table, where.python)
 
@@ -117,12 +124,16 @@ def _engine_version(where: Where, wanted: str | None) -> str:
     finally:
         process.close()
     if wanted not in (None, version):
-        raise UsageError(f"vllm {wanted}", wanted="the version that is installed", found=version)
+        raise UsageError(f"{where.engine} {wanted}", wanted="the version that is installed", found=version)
     return version
 
 
-def _check_gpu() -> None:
+def _check_gpu(engine: str) -> None:
     """Raise NotKnownError where this machine has no GPU that the engine could be asked on."""
+    if engine in EMULATED_ONLY:
+        raise NotKnownError(f"how to ask {engine} on this machine's own GPU",
+                            wanted="--capability, such as 8.9",
+                            hint="It emulates an NVIDIA machine and needs no GPU.")
     probe = probe_gpus()
     if not probe.gpus:
         raise NotKnownError(f"no GPU to ask the engine on: {probe.problems[0].message}",
@@ -130,16 +141,17 @@ def _check_gpu() -> None:
                             hint="It emulates an NVIDIA machine and needs no GPU.")
 
 
-def _changed(options: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(options: Mapping[str, Any], engine: str) -> dict[str, Any]:
     """Return the engine's flags that are not at the default of `explain`; raise UsageError for
     options that are none."""
-    known = option_names()
-    unknown = [name for name in options if name not in known]
+    parameters = signature(explain).parameters
+    changed = {name: value for name, value in options.items() if name not in parameters
+               or value not in (None, (), "auto", parameters[name].default)}
+    known = option_names(engine)
+    unknown = [name for name in changed if name not in known]
     if unknown:
         raise UsageError(f"option {unknown[0]!r}", wanted="one of " + ", ".join(known))
-    parameters = signature(explain).parameters
-    return {name: value for name, value in options.items()
-            if value not in (None, (), "auto", parameters[name].default)}
+    return changed
 
 
 def _chosen(cases: Iterable[Case], only: str | None) -> Sequence[Case]:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from quantplan.dispatch.checkpoint import read_checkpoint
 
-from quantplan.oracle.worker.build import write_folder
-from quantplan.oracle.worker.describe import find_kernel, rejected
 from quantplan.oracle.worker.device import Nothing
-from quantplan.oracle.worker.extensions import CAPABILITY_QUERIES, schemas, shared_objects
 from quantplan.oracle.worker.faults import described, not_the_engines, unwrapped
-from quantplan.oracle.worker.groups import Group
 from quantplan.oracle.worker.stand_ins import StandInModule
-from quantplan.oracle.worker.watch import Note
+from quantplan.oracle.worker.vllm.build import write_folder
+from quantplan.oracle.worker.vllm.describe import find_kernel, rejected
+from quantplan.oracle.worker.vllm.extensions import CAPABILITY_QUERIES, schemas, shared_objects
+from quantplan.oracle.worker.vllm.groups import Group
+from quantplan.oracle.worker.vllm.watch import Note
 
 
 def caught(function: Any) -> BaseException:

@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from quantplan.oracle.worker.device import Nothing
-from quantplan.oracle.worker.groups import Group
-from quantplan.oracle.worker.packages import PACKAGES
+from quantplan.oracle.worker.group import Group
 from quantplan.oracle.worker.stand_ins import STAND_IN, StandIn, StandInModule, StandInType
 
 OURS: tuple[type, ...] = (Nothing, Group, StandIn, StandInModule, StandInType)
@@ -24,11 +23,13 @@ LONGEST = 200
 """Characters of a message that a reason repeats."""
 
 
-def described(error: BaseException, stage: str, layer: str | None, folder: str) -> dict[str, Any]:
+def described(error: BaseException, stage: str, layer: str | None, folder: str, package: str
+              ) -> dict[str, Any]:
     """Return the engine's error as the user would see it, without pydantic's wrapping; `folder` is
-    the model's place here and named <model>."""
-    frames = [f"{frame.filename.rpartition('/vllm/')[2]}:{frame.name}"
-              for frame in traceback.extract_tb(error.__traceback__) if "/vllm/" in frame.filename]
+    the model's place here and named <model>, sources are relative to the folder `package`."""
+    frames = [f"{frame.filename.rpartition('/' + package)[2]}:{frame.name}"
+              for frame in traceback.extract_tb(error.__traceback__)
+              if f"/{package}" in frame.filename]
     text = ADDRESS.sub("", unwrapped(error)).replace(folder, "<model>").strip()
     return {"type": type(error).__name__, "message": text, "stage": stage, "layer": layer,
             "source": frames[-1] if frames else None, "frames": frames[-FRAMES:]}
@@ -46,7 +47,7 @@ def unwrapped(error: BaseException) -> str:
 def not_the_engines(error: BaseException, text: str, absent: frozenset[str]) -> str | None:
     """Return why an error says nothing about the engine, None where the engine raised it.
 
-    `text` is its message, `absent` are the libraries that the question says are not there.
+    `text` is its message, `absent` are the packages that the question says are not there.
     """
     reasons = (_exhausted(error), _missing(error, absent), _of_a_stand_in(error, text),
                _cut(DEVICE, "it needs a device", text),
@@ -64,10 +65,8 @@ def _missing(error: BaseException, absent: frozenset[str]) -> str | None:
     there."""
     if not isinstance(error, ImportError) or not error.name:
         return None
-    for library in absent:
-        for package in PACKAGES.get(library, (library,)):
-            if error.name == package or error.name.startswith(package + "."):
-                return None
+    if any(f"{error.name}.".startswith(f"{package}.") for package in absent):
+        return None
     return f"{error.name} is not importable here: {error}"
 
 

@@ -14,14 +14,15 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from quantplan.oracle.worker.channel import Channel
-from quantplan.oracle.worker.emulation import Emulation
 from quantplan.oracle.worker.modules import imported
-from quantplan.oracle.worker.serve import serve
+
+WORKER = "quantplan.oracle.worker"
+"""Each engine's side is a package in it: `serve` says what it needs, prepares, and serves."""
 
 
 def main() -> int:
@@ -31,7 +32,9 @@ def main() -> int:
     if start is None:
         return 0
     sys.path[:0] = [os.path.abspath(folder) for folder in start["paths"]]
-    fault, engine_version = _engine()
+    engine = str(start.get("engine", "vllm"))
+    side = imported(f"{WORKER}.{engine}.serve")
+    fault, engine_version = _version(engine, side.NEEDED)
     if fault:
         channel.write({"fault": fault})
         return 1
@@ -39,52 +42,44 @@ def main() -> int:
         channel.write({"ready": True, "version": engine_version})
         return 0
     try:
-        emulation = _prepare(bool(start["emulate"]))
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            os.environ[name] = "1"
+        emulation = side.prepare(bool(start["emulate"]))
     except Exception as error:
         channel.write({"fault": f"{type(error).__name__}: {error}"})
         return 1
     channel.write({"ready": True, "version": engine_version})
-    _serve_machines(channel, emulation)
+    _serve_machines(channel, side, emulation)
     return 0
 
 
-def _engine() -> tuple[str | None, str | None]:
-    """Return what keeps the engine from being imported, and its version. vLLM is not imported."""
-    for package in ("torch", "transformers", "vllm"):
+def _version(engine: str, needed: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return what keeps the engine from being imported, and its version. It is not imported."""
+    for package in needed:
         if importlib.util.find_spec(package) is None:
             return f"{package} is not importable", None
     try:
-        return None, version("vllm")
+        return None, version(engine)
     except PackageNotFoundError:
-        return "vllm is importable but its version is not known: its .dist-info is missing", None
+        why = f"{engine} is importable but its version is not known: its .dist-info is missing"
+        return why, None
 
 
-def _prepare(emulate: bool) -> Emulation | None:
-    """Import what every machine shares; return the emulation, None where the GPU is real."""
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS"):
-        os.environ[name] = "1"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    if emulate:
-        return Emulation()
-    imported("transformers.models.auto.modeling_auto")
-    return None
-
-
-def _serve_machines(channel: Channel, emulation: Emulation | None) -> None:
+def _serve_machines(channel: Channel, side: Any, emulation: Any) -> None:
     while (machine := channel.read()) is not None:
         child = os.fork()
         if child == 0:
-            _live(channel, machine, emulation)
+            _live(channel, machine, side, emulation)
         _, status = os.waitpid(child, 0)
         channel.write({"ended": os.waitstatus_to_exitcode(status)})
 
 
-def _live(channel: Channel, machine: Mapping[str, Any], emulation: Emulation | None) -> None:
+def _live(channel: Channel, machine: Mapping[str, Any], side: Any, emulation: Any) -> None:
     """Be a child: serve the questions of one machine, and end without a parent's clean-up."""
     code = 1
     try:
         channel.write({"forked": os.getpid()})
-        serve(channel, machine, emulation)
+        side.serve(channel, machine, emulation)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""One machine's child: imports the engine on it and answers questions until told to end."""
+"""vLLM on one machine: what is imported before, and the child that answers its questions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from quantplan.oracle.worker.build import answer
 from quantplan.oracle.worker.channel import Channel
-from quantplan.oracle.worker.emulation import Emulation
 from quantplan.oracle.worker.modules import imported
-from quantplan.oracle.worker.packages import PACKAGES
-from quantplan.oracle.worker.watch import Watch
+from quantplan.oracle.worker.vllm.build import answer
+from quantplan.oracle.worker.vllm.emulation import Emulation
+from quantplan.oracle.worker.vllm.packages import PACKAGES
+from quantplan.oracle.worker.vllm.watch import Watch
 
 USABLE = {
     "flashinfer": ("vllm.utils.flashinfer", "has_flashinfer"),
@@ -26,6 +26,20 @@ USABLE = {
 """Library -> the engine's own question whether it can be used."""
 
 
+NEEDED = ("torch", "transformers", "vllm")
+"""Packages without which there is no engine."""
+
+
+def prepare(emulate: bool) -> Emulation | None:
+    """Import what every machine shares; return the emulation, None where the GPU is real."""
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    if emulate:
+        return Emulation()
+    imported("transformers.models.auto.modeling_auto")
+    return None
+
+
 def serve(channel: Channel, machine: Mapping[str, Any], emulation: Emulation | None) -> None:
     """Be the machine that MACHINE says and answer its questions."""
     os.environ.update(machine["env"])
@@ -33,7 +47,8 @@ def serve(channel: Channel, machine: Mapping[str, Any], emulation: Emulation | N
         emulation.enter(machine)
     libraries = dict(machine["libs"]) if emulation is not None else {
         name: _usable(name) for name in machine["libs"]}
-    absent = frozenset(name for name in PACKAGES if not libraries.get(name, False))
+    absent = frozenset(package for name, packages in PACKAGES.items()
+                       if not libraries.get(name, False) for package in packages)
     platform = imported("vllm.platforms").current_platform
     if not platform.is_cuda():
         channel.write({"fault": "the engine sees no NVIDIA GPU here; --capability emulates one"})

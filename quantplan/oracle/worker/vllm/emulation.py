@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from quantplan.oracle.worker import device
-from quantplan.oracle.worker.extensions import declare_operators
 from quantplan.oracle.worker.modules import imported
-from quantplan.oracle.worker.packages import Shelf
+from quantplan.oracle.worker.vllm.extensions import declare_operators
+from quantplan.oracle.worker.vllm.packages import vllm_shelf
 
 CUBINS, COMPILED = "cubins", "compiled"
 SHARED = ("torch._dynamo", "torch._inductor.compile_fx", "torchvision.transforms.v2", "fastapi",
@@ -27,7 +27,7 @@ class Emulation:
 
     def __init__(self) -> None:
         self.capability = (9, 0)
-        self.shelf = Shelf()
+        self.shelf = vllm_shelf()
         imported("torch")
         device.emulate_device(lambda: self.capability)
         # Transformers looks for optional packages once: it must see none of the stand-ins.

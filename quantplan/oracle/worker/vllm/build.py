@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import struct
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from quantplan.oracle.worker.describe import layers_of, rejected
 from quantplan.oracle.worker.faults import described, not_the_engines
-from quantplan.oracle.worker.groups import form_groups
+from quantplan.oracle.worker.folder import write_folder
 from quantplan.oracle.worker.modules import imported
-from quantplan.oracle.worker.watch import Watch
+from quantplan.oracle.worker.vllm.describe import layers_of, rejected
+from quantplan.oracle.worker.vllm.groups import form_groups
+from quantplan.oracle.worker.vllm.watch import Watch
 
+PACKAGE = "vllm/"
 CONTEXT_LENGTH = 2048
 """Tokens asked for: selection reads no context length, and long ones only cost time."""
 
@@ -40,7 +40,7 @@ def answer(question: Mapping[str, Any], watch: Watch, absent: frozenset[str]) ->
         _start(asked, watch)
         return {"outcome": "ok", **asked.answer}
     except Exception as error:
-        found = described(error, asked.stage, watch.failed, asked.folder)
+        found = described(error, asked.stage, watch.failed, asked.folder, PACKAGE)
         why = not_the_engines(error, found["message"], absent)
         if why:
             return {"outcome": "untold", "reason": why, "error": found}
@@ -54,19 +54,6 @@ def answer(question: Mapping[str, Any], watch: Watch, absent: frozenset[str]) ->
 def _last_layer(watch: Watch) -> list[Any]:
     last = watch.notes[-1].layer
     return [note for note in watch.notes if note.layer == last]
-
-
-def write_folder(folder: str, question: Mapping[str, Any]) -> None:
-    """Write the model folder of a question: its JSON files, and headers without weights."""
-    os.makedirs(folder)
-    for name, content in {"config.json": question["config"], **question["side_files"]}.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            json.dump(content, file)
-    if question["tensors"] is not None:
-        header = json.dumps({name: {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}
-                             for name, dtype in question["tensors"].items()}).encode()
-        with open(os.path.join(folder, "model.safetensors"), "wb") as weights:
-            weights.write(struct.pack("<Q", len(header)) + header)
 
 
 def _start(asked: Asked, watch: Watch) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from quantplan.oracle.worker.modes import mode_of
-from quantplan.oracle.worker.watch import Note, Watch
+from quantplan.oracle.worker.vllm.modes import mode_of
+from quantplan.oracle.worker.vllm.watch import Note, Watch
 
 KERNEL_BASE = re.compile(r"(MP|MM|ScaledMM|NvFp4|MxFp4|MxFp6|Mxfp8)LinearKernel")
 HOLDERS = ("scheme", "quant_method", "base_method", "linear_method", "inc_scheme", "impl", "_impl",

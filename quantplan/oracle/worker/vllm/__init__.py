@@ -1,0 +1,1 @@
+"""vLLM's side of the worker."""
