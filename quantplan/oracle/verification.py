@@ -12,12 +12,12 @@ from typing import Any
 from quantplan.api import explain, open_model
 from quantplan.dispatch.gpu import capability_gpu
 from quantplan.dispatch.gpu_probe import probe_gpus
+from quantplan.options import checked
 from quantplan.oracle.cases import Case, checkpoint_case, read_cases
 from quantplan.oracle.engine_process import CannotAskError, EngineProcess, Where
 from quantplan.oracle.flags import option_names
 from quantplan.oracle.grid import grid as generated
 from quantplan.oracle.run import Verdict, verdicts
-from quantplan.options import checked
 from quantplan.oracle.summary import summary
 from quantplan.stand_in import open_table
 from quantplan.tables.errors import NotKnownError, UsageError
@@ -64,8 +64,8 @@ def verify(
     as_format: str | None = None,
     **options: Any,
 ) -> Verification:
-    """Return what the own selection of `engine` answers for `model`, for `grid` generated cases or for the
-    cases of a file, against ours.
+    """Return what the own selection of `engine` answers for `model`, for `grid` generated cases or
+    for the cases of a file, against ours.
 
     `python` is the interpreter of the environment that has the engine (default: this one),
     `engine_paths` go on its path. Without `capabilities` this machine's own GPU answers; the grid
@@ -124,7 +124,8 @@ def _engine_version(where: Where, wanted: str | None) -> str:
     finally:
         process.close()
     if wanted not in (None, version):
-        raise UsageError(f"{where.engine} {wanted}", wanted="the version that is installed", found=version)
+        raise UsageError(f"{where.engine} {wanted}", wanted="the version that is installed",
+                         found=version)
     return version
 
 

@@ -24,9 +24,17 @@ from quantplan.cli import quantplan
 from quantplan.oracle import verification
 from quantplan.oracle.engine_process import CannotAskError, EngineProcess, Where
 
-ENGINE = Where(os.environ.get("QUANTPLAN_ENGINE_PYTHON", sys.executable),
-               tuple(filter(None, os.environ.get("QUANTPLAN_ENGINE_PATH", "").split(os.pathsep))))
-"""The engine that the last test asks, when there is one."""
+
+def engine_at(variables: str, engine: str) -> Where:
+    """Return where two environment variables say that an engine is."""
+    paths = os.environ.get(f"{variables}_PATH", "").split(os.pathsep)
+    return Where(os.environ.get(f"{variables}_PYTHON", sys.executable),
+                 tuple(filter(None, paths)), engine=engine)
+
+
+ENGINES = {"vllm": engine_at("QUANTPLAN_ENGINE", "vllm"),
+           "sglang": engine_at("QUANTPLAN_SGLANG", "sglang")}
+"""The engines that the last test asks, where there are any."""
 
 
 def run(*arguments: str) -> Result:
@@ -122,9 +130,22 @@ def test_without_an_engine_it_could_not_tell() -> None:
         "interpreter of an environment that has the engine, --engine-path a folder that holds it.")
 
 
-def test_sglang_is_not_asked() -> None:
-    with pytest.raises(NotKnownError, match="how to verify sglang; wanted vllm"):
-        run("--grid", "1", "--engine", "sglang")
+@pytest.mark.usefixtures("worker")
+def test_sglang_is_asked_on_emulated_machines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_VERSION", "0.5.22")
+    result = run("--grid", "5", "--engine", "sglang", "--format", "json")
+    assert json.loads(result.output)["engine"] == {
+        "name": "sglang", "version": "0.5.22", "table": "0.5.22", "python": sys.executable}
+    with pytest.raises(NotKnownError, match=r"how to ask sglang on this machine's own GPU; wanted "
+                       r"--capability, such as 8\.9"):
+        run("qwen2.5-0.5b", "--engine", "sglang")
+
+
+def test_flags_of_the_other_engine_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"option 'linear_backend'; wanted one of tp, "):
+        verify("qwen2.5-0.5b", engine="sglang", linear_backend="marlin")
+    with pytest.raises(UsageError, match=r"option 'fp8_gemm_backend'; wanted one of tp, "):
+        verify("qwen2.5-0.5b", fp8_gemm_backend="triton")
 
 
 @pytest.mark.usefixtures("worker")
@@ -167,9 +188,9 @@ def test_from_python_with_the_same_options() -> None:
         verify("qwen2.5-0.5b", tpp=2)
 
 
-def no_engine() -> str | None:
+def no_engine(engine: str) -> str | None:
     """Return why there is no engine to ask, or None."""
-    process = EngineProcess(ENGINE)
+    process = EngineProcess(ENGINES[engine])
     try:
         process.start(only_version=True)
     except CannotAskError as error:
@@ -179,19 +200,23 @@ def no_engine() -> str | None:
     return None
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("model, options", [
-    ("llama-3.1-8b", ["--as", "fp8", "--tp", "2"]), ("qwen2.5-0.5b", ["--as", "awq"])])
-def test_the_real_engine_answers_as_we_do(model: str, options: list[str]) -> None:
-    """Every capability with kernels of its own; needs a vLLM (QUANTPLAN_ENGINE_PYTHON and
-    QUANTPLAN_ENGINE_PATH name another than this interpreter's)."""
-    missing = no_engine()
+    ("llama-3.1-8b", ["--as", "fp8", "--tp", "2"]), ("qwen2.5-7b", ["--as", "awq"])])
+def test_the_real_engine_answers_as_we_do(engine: str, model: str, options: list[str]) -> None:
+    """Every capability with kernels of its own; needs the engine (QUANTPLAN_ENGINE_PYTHON and
+    QUANTPLAN_ENGINE_PATH name another vLLM than this interpreter's, QUANTPLAN_SGLANG_PYTHON and
+    QUANTPLAN_SGLANG_PATH an SGLang)."""
+    missing = no_engine(engine)
     if missing:
         pytest.skip(missing)
-    paths = [part for path in ENGINE.paths for part in ("--engine-path", path)]
+    where = ENGINES[engine]
+    paths = [part for path in where.paths for part in ("--engine-path", path)]
     done = subprocess.run(
-        [sys.executable, "-m", "quantplan", "verify", model, *options, "--python", ENGINE.python,
-         *paths, "--format", "json", *(part for capability in ("7.5", "8.9", "9.0", "10.0")
-                                       for part in ("--capability", capability))],
+        [sys.executable, "-m", "quantplan", "verify", model, *options, "--engine", engine,
+         "--python", where.python, *paths, "--format", "json",
+         *(part for capability in ("7.5", "8.9", "9.0", "10.0")
+           for part in ("--capability", capability))],
         capture_output=True, text=True, timeout=600, check=False)
     found = json.loads(done.stdout)
     assert found["disagreements"] == []

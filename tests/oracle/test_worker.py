@@ -101,7 +101,7 @@ def test_a_validation_error_is_told_in_the_engines_words() -> None:
 
 def test_an_error_names_the_model_and_no_address() -> None:
     error = caught(lambda: (_ for _ in ()).throw(ValueError("/tmp/x/model: <f at 0x7f00>")))
-    found = described(error, "model_build", "lm_head", "/tmp/x/model")
+    found = described(error, "model_build", "lm_head", "/tmp/x/model", "vllm/")
     assert (found["type"], found["message"], found["stage"], found["layer"]) == (
         "ValueError", "<model>: <f>", "model_build", "lm_head")
 
@@ -133,8 +133,8 @@ def test_flashinfer_answers_what_selection_asks_of_it() -> None:
 
 SHELF = """
 import importlib.util, sys
-from quantplan.oracle.worker.packages import Shelf
-shelf = Shelf()
+from quantplan.oracle.worker.vllm.packages import vllm_shelf
+shelf = vllm_shelf()
 shelf.stock({"flashinfer": True, "deep_gemm": False, "click": False})
 found = {name: importlib.util.find_spec(name) is not None
          for name in ("flashinfer", "flashinfer_cubin", "deep_gemm", "conch", "quack", "yaml")}

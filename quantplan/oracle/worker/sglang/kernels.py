@@ -20,22 +20,23 @@ PRODUCT_NAME = re.compile(r"(mm|bmm|gemm)_\w+")
 class KernelType(StandInType):
     """The type of these stand-ins: calling one is calling a kernel."""
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        return kernel(name, f"{cls.__module__}.{cls.__name__}")
+        return kernel(name, f"{self.__module__}.{self.__name__}")
 
-    def __call__(cls, *given: Any, **named: Any) -> Any:
-        if not cls.__module__.startswith(f"{STAND_IN}."):
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if not self.__module__.startswith(f"{STAND_IN}."):
             return super().__call__(*given, **named)  # a class of the engine's made from one
-        return called(f"{cls.__module__.removeprefix(STAND_IN + '.')}.{cls.__name__}", given, named)
+        package = self.__module__.removeprefix(f"{STAND_IN}.")
+        return called(f"{package}.{self.__name__}", given, named)
 
-    def __or__(cls, other: Any) -> Any:
-        return cls
+    def __or__(self, other: Any) -> Any:
+        return self
 
     __ror__ = __or__
 
-    def __iter__(cls) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(())
 
 

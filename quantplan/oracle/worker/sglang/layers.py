@@ -3,6 +3,7 @@ reached."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from quantplan.oracle.worker.modules import imported
@@ -85,11 +86,8 @@ def _runner(method: Any, scheme: Any) -> str | None:
 
 
 def _prepare(method: Any, layer: Any) -> None:
-    with without_device(watched=True):
-        try:
-            method.process_weights_after_loading(layer)
-        except ReachedError:
-            pass
+    with without_device(watched=True), suppress(ReachedError):
+        method.process_weights_after_loading(layer)
 
 
 def _run(method: Any, layer: Any, dtype: Any) -> dict[str, Any]:

@@ -26,7 +26,8 @@ OTHERS = ("torchvision", "torchaudio", "torchcodec", "xgrammar", "outlines", "ll
 ASKED_FOR = ("cudnn",)
 """Packages that are there only where a question says so."""
 
-PACKAGES: Mapping[str, tuple[str, ...]] = {name: (name,) for name in (*KERNELS, *OTHERS, *ASKED_FOR)}
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    name: (name,) for name in (*KERNELS, *OTHERS, *ASKED_FOR)}
 """Library -> the packages that it is."""
 
 TURNED_OFF_BY: Mapping[str, str] = {"flashinfer": "SGLANG_IS_FLASHINFER_AVAILABLE"}

@@ -50,7 +50,8 @@ class Classes(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the class, `default` where no file has it."""
-        return self[name] if name in self else default
+        self._look_up(name)
+        return super().get(name, default)
 
 
 def read_classes_when_asked() -> None:

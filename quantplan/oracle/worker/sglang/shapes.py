@@ -28,9 +28,9 @@ def reached(name: str, given: Any, named: Any) -> Any:
     backend = named.get("backend")
     bits = [value.size_bits for value in values if hasattr(value, "size_bits")]
     bits += [named["num_bits"]] if isinstance(named.get("num_bits"), int) else []
+    dtypes = tuple(dtype_name(value) for value in values if is_tensor(value))
     RECORD.add(PRODUCT, name, backend=backend if isinstance(backend, str) else None,
-               dtypes=tuple(dtype_name(value) for value in values if is_tensor(value))[:MOST_DTYPES],
-               bits=bits[0] if bits else None)
+               dtypes=dtypes[:MOST_DTYPES], bits=bits[0] if bits else None)
     raise ReachedError
 
 
