@@ -59,6 +59,8 @@ OPERATORS: Row = {
     "after_loading": Field("list", "requirements on the weights' post-processing, after every "
                            "layer is built; the first that fails ends the start with a ValueError",
                            required=False, of=REQUIREMENT),
+    "activations": Field("list", "of experts: activations besides gated SiLU that they serve",
+                         required=False, of=Field("text", "an activation")),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -136,14 +138,46 @@ KV_CACHE: Row = {
     "source": Field("text", "engine file:symbol"),
 }
 
-SERVER_PASS: Row = {
-    "families": Field("list", "gpu.family of the GPUs on which it is made",
+PASSED_BACKEND: Row = {
+    "families": Field("list", "gpu.family, where not all", required=False,
                       of=Field("int", "capability x 10, rounded down to 10")),
-    "methods": Field("list", "quantization for which auto becomes the backend; none for none",
+    "methods": Field("list", "quantization, where not all; none for none", required=False,
                      of=Field("text", "a method")),
+    "untyped": Field("flag", "only without --quantization and without expert parallel ranks",
+                     required=False),
     "moe_backend": Field("text", "what --moe-runner-backend auto becomes"),
-    "resolved": Field("flag", "it reads the method's final name, and for others changes nothing",
-                      required=False),
+}
+
+SERVER_PASS: Row = {
+    "families": Field("list", "gpu.family of the GPUs on which it is made, where not on all",
+                      required=False, of=Field("int", "capability x 10, rounded down to 10")),
+    "reads": Field("text", "which name of the method it goes by: as typed, else the checkpoint's, "
+                   "which it then writes into --quantization; that after all overrides; or "
+                   "quant_method of config.json alone", required=False,
+                   choices=("typed", "resolved", "written")),
+    "copies": Field("list", "names after all overrides that it writes into --quantization",
+                    required=False, of=Field("text", "a method")),
+    "copies_if_auto": Field("flag", "it writes them only where --moe-runner-backend is auto",
+                            required=False),
+    "methods": Field("list", "quantization for which auto becomes the backend; none for none",
+                     required=False, of=Field("text", "a method")),
+    "moe_backend": Field("text", "what --moe-runner-backend auto becomes", required=False),
+    "backends": Field("list", "what it becomes, where that depends; the first that fits",
+                      required=False, of=PASSED_BACKEND),
+    "dtypes": Field("map", "quantization -> what --dtype becomes, whatever was asked",
+                    required=False, of=Field("text", "a dtype")),
+    "asserts": Field("row", "what it asserts of ModelOpt checkpoints", required=False, of={
+        "field": Field("text", "the field of the config"),
+        "value": Field("text", "the only value"),
+    }),
+    "weight_only_experts": Field("row", "what it makes of mixed checkpoints with experts of "
+                                 "W4A16_NVFP4, as config.json lists them", required=False, of={
+                                     "moe_backend": Field("text", "the backend"),
+                                     "says": Field("text", "the ValueError for another one"),
+                                     "config_class": Field(
+                                         "text", "the class of the config, which lacks the "
+                                         "attribute where config.json has no such list"),
+                                 }),
     "not_known": Field("list", "quantization for which what it does is not in the table",
                        required=False, of=Field("text", "a method")),
     "reads_weights": Field("flag", "without a quantization config the headers of the weights say "
@@ -187,6 +221,8 @@ MODEL: Row = {
     "shares_head": Field("text", "when lm_head is the embedding, and no layer of its own: always, "
                          "where tie_word_embeddings says so, or unless it says otherwise",
                          required=False, choices=("always", "tied", "unless_untied")),
+    "says_routing": Field("flag", "whether its experts are built with the form of the routing",
+                          required=False),
     "reads_head_dim": Field("flag", "whether the class takes head_dim from the config where vLLM's "
                             "divides hidden_size by the heads", required=False),
     "source": Field("text", "engine file:symbol"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
@@ -20,22 +20,26 @@ NO_RUNNER = "none"
 """Layer.moe_backend of experts whose method makes no MoeRunner."""
 
 
-ACTIVATIONS = ("silu", "gelu")
+SILU = "silu"
 
 
 class Experts(NamedTuple):
-    """What one rank holds: a number of experts, and the sizes of each; `tp` ranks cut an expert."""
+    """What one rank holds: a number of experts, and the sizes of each; `tp` ranks cut an expert;
+    `gated` experts have a second projection into the activation."""
 
     number: int
     hidden: int
     intermediate: int
     tp: int
+    activation: str = SILU
+    gated: bool = True
 
 
 def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
     """Return the layer of routed experts and what its method decided."""
     held = experts_held(context, site)
     assignment = serving.experts(site, held) or unquantized_experts()
+    _check_activation(context, held, assignment)
     layer = Layer(site.path, site.module.module, layer_index=site.layer_index,
                   method=assignment.method, scheme=assignment.scheme, why=assignment.why,
                   moe_backend=NO_RUNNER, weights=_weights(held, site))
@@ -53,13 +57,23 @@ def _weights(held: Experts, site: Site) -> int:
     return held.number * held.hidden * held.intermediate * matrices
 
 
+def _check_activation(context: Context, held: Experts, assignment: Assignment) -> None:
+    """Raise NotKnownError for experts of other than gated SiLU, where the table does not say that
+    the method serves them too."""
+    part = context.table["operators"].get(assignment.operators, {})
+    known: Sequence[str] = part.get("activations", ())
+    if (held.activation, held.gated) != (SILU, True) and held.activation not in known:
+        raise NotKnownError(f"SGLang's {assignment.method} with the activation {held.activation}",
+                            wanted=", ".join((SILU, *known)),
+                            hint="Such experts are not in SGLang's table yet.")
+
+
 def experts_held(context: Context, site: Site) -> Experts:
     """Return what one rank holds; refuses where ranks do not divide experts or their sizes."""
     facts, ranks = site.module.facts, context.deployment.tp
-    if facts.get("activation") not in ACTIVATIONS or not facts.get("gated") or facts.get(
-            "router_weight_on_input"):
+    if facts.get("router_weight_on_input"):
         raise NotKnownError(f"SGLang's experts of {context.structure.architecture}",
-                            hint="Their activation is not in SGLang's table yet.")
+                            hint="Their routing is not in SGLang's table yet.")
     ep = ranks if context.deployment.expert_parallel else 1
     tp = ranks // ep
     _check_ranks(site, tp, facts)
@@ -70,7 +84,8 @@ def experts_held(context: Context, site: Site) -> Experts:
     cut = facts["intermediate"] // tp
     if context.facts["moe.backend"] in PADDED_UNDER:
         cut += -cut % PADDED_TO
-    return Experts(facts["experts"] // ep, facts["hidden"], cut, tp)
+    return Experts(facts["experts"] // ep, facts["hidden"], cut, tp,
+                   str(facts.get("activation")), bool(facts.get("gated")))
 
 
 def _check_ranks(site: Site, tp: int, facts: Mapping[str, Any]) -> None:

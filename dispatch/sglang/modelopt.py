@@ -104,11 +104,11 @@ def assign(fields: ModelOptFields, context: Context, site: Site) -> Assignment |
 def experts(
     fields: ModelOptFields, context: Context, site: Site, held: Experts
 ) -> Assignment | None:
-    """Return the assignment of routed experts. Raises NotKnownError for TRTLLM, whose kernel the
-    form of the routing decides."""
+    """Return the assignment of routed experts. Raises NotKnownError for TRTLLM where the class says
+    nothing of the form of the routing, which decides."""
     if is_excluded(site.path, fields.excluded):
         return unquantized_experts("named in the excluded modules")
-    if context.facts["moe.backend"] in PADDED_UNDER:
+    if context.facts["moe.backend"] in PADDED_UNDER and not context.facts["moe.routing"]:
         raise NotKnownError("ModelOpt's FP8 experts on FlashInfer TRTLLM",
                             hint="Pass --moe-backend triton.")
     return Assignment("ModelOptFp8MoEMethod", operators="experts_modelopt_fp8",

@@ -124,11 +124,12 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
     parts = (sum(leaf.n for leaf in module.leaves),) if change.get("whole") else module.parts
     path = str(change.get("to", module.path.removesuffix(".routed_experts")))
     name = module.known_as if own else path
+    default = module.quantized or (module.kind == "embedding" and not own)
     name = next((new + name[len(old):] for old, new in known.items() if name.startswith(old)), name)
     return module._replace(module=built_as, path=path, parts=parts, known_from=0, known_under={},
                            known_as=change.get("known_as", name),
                            kind=change.get("kind", module.kind),
-                           quantized=change.get("quantized", module.quantized))
+                           quantized=change.get("quantized", default))
 
 
 def fuses_shared_experts(

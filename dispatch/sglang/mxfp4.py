@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
+from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.fields import Config
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
 
 SOURCE = "layers/quantization/mxfp4.py:Mxfp4Config.get_quant_method"
+EXPERTS = "layers/quantization/mxfp4.py:Mxfp4MoEMethod.__init__"
 HINT = "SGLang serves MXFP4 for the experts of gpt-oss; choose another method."
+FLASHINFER = "flashinfer_mxfp4"
+SERVED = ("triton_kernel", "marlin", FLASHINFER)
+"""MoE runner backends whose layers are in the table."""
 
 
 def read(config: Config | None, context: Context) -> bool:
@@ -24,3 +30,18 @@ def assign(fields: bool, context: Context, site: Site) -> Assignment | None:
                          "Mxfp4 attention layer is not implemented", site.path, SOURCE, HINT)
         return None
     raise refuse("layer assignment", "AssertionError", "", site.path, SOURCE, HINT)
+
+
+def experts(fields: bool, context: Context, site: Site, held: Experts) -> Assignment:
+    """Return the assignment of routed experts, or refuse as Mxfp4MoEMethod does. Raises
+    NotKnownError for 16-bit checkpoints and for other runner backends."""
+    backend, family = context.facts["moe.backend"], context.facts["gpu.family"]
+    if not fields or backend not in SERVED:
+        raise NotKnownError("SGLang's MXFP4 experts " + (
+            f"with --moe-backend {backend}" if fields else "made while loading"),
+            wanted=f"a checkpoint stored so, and one of {', '.join(SERVED)}")
+    if backend == FLASHINFER and family not in (90, 100, 120):
+        raise refuse("kernel selection", "NotImplementedError", f"moe_runner_backend={FLASHINFER} "
+                     "requires SM90, SM100, or SM120.", site.path, EXPERTS,
+                     hint="Drop --moe-backend.")
+    return Assignment("Mxfp4MoEMethod", operators="experts_mxfp4")

@@ -78,6 +78,8 @@ def _others(context: Context, backend: str, held: Experts, site: Site) -> Except
                      f"expected shape should be broadcastable to [{facts['experts']}]", site,
                      f"{SOURCE}.process_weights_after_loading",
                      "Pass --moe-backend flashinfer_cutlass, or drop expert parallelism.")
+    if not held.gated:
+        return None
     if backend == "flashinfer_cutedsl" and held.intermediate % HALF:
         return _late("ValueError", f"Expected split dim divisible by group_size={HALF}, got "
                      f"{held.intermediate}.", site, INTERLEAVED, "Use fewer tensor parallel ranks.")

@@ -31,7 +31,10 @@ CONFIGS = "utils/hf_transformers/config.py:get_config"
 EMBEDDING = Assignment("UnquantizedEmbeddingMethod")
 HEAD = Assignment("UnquantizedEmbeddingMethod", operators="unquantized")
 PLAIN = Assignment("UnquantizedLinearMethod", operators="unquantized")
+BARE = Assignment("UnquantizedLinearMethod")
 """What layers are without a method of their config class."""
+CONVOLUTION = "conv1d"
+"""The name of a Mamba mixer's convolution."""
 
 
 def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployment) -> Trace:
@@ -49,16 +52,16 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                         steps=named.steps)
         _check_server(table, named.resolved, gpu)
         row = model_row(table, checkpoint)
-        server = server_arguments(table, checkpoint, gpu, deployment, row,
-                                  resolved=named.resolved)
+        server = server_arguments(table, checkpoint, gpu, deployment, (row, named.resolved))
         if server.quantization != deployment.quantization:
             named = name_method(table, checkpoint, server.quantization, gpu.capability)
         method = method._replace(resolved=named.resolved, steps=named.steps)
         check_class(row, checkpoint, named.resolved)
-        dtype = device_dtype(table, gpu, dtype)
+        dtype = device_dtype(table, gpu, server.dtype or dtype)
         context = Context(table, checkpoint, built(checkpoint, row), gpu, deployment, dtype,
                           {**base_facts(table, gpu, deployment, dtype, server.moe_backend),
-                           "experts.format": server.experts_format},
+                           "experts.format": server.experts_format,
+                           "moe.routing": row.get("says_routing", False)},
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()},
                           row.get("renames", {}))
         serving = serve(named, context)
@@ -112,7 +115,7 @@ def _made(context: Context, serving: Serving) -> Iterator[tuple[Layer, Assignmen
         if module.kind == "attention":
             serving.check_attention(site)
             yield Layer(site.path, module.module, layer_index=index,
-                        method=serving.kv_method), None
+                        method=serving.kv_method if module.quantized else None), None
         elif module.kind == "experts":
             yield experts_layer(context, serving, site)
         elif module.leaves:
@@ -124,15 +127,17 @@ def _made(context: Context, serving: Serving) -> Iterator[tuple[Layer, Assignmen
 
 
 def _plain(site: Site) -> Assignment:
-    """Return what a layer is without a method of the config class."""
+    """Return what a layer is without a method of the config class. A convolution's weight is not
+    multiplied by the layer itself."""
+    if site.module.name == CONVOLUTION:
+        return BARE
     if site.module.module == "ParallelLMHead":
         return HEAD
     return EMBEDDING if site.module.split == "vocab" else PLAIN
 
 
 def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
-    bare = site.module.kind == "linear" and not site.module.quantized
-    assignment = (None if bare else serving.assign(site)) or _plain(site)
+    assignment = (serving.assign(site) if site.module.quantized else None) or _plain(site)
     layer = Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                   assignment.method, assignment.scheme, why=assignment.why)
     operators = assignment.operators
