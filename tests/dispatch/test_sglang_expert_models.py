@@ -1,0 +1,116 @@
+"""MiniMax-M2, Nemotron-H and gpt-oss on SGLang: answers that the engine, both versions, gave for
+the real folders of these models cut to a few layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from quantplan import explain
+
+NEMOTRON: Mapping[str, Any] = {
+    "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "hidden_size": 2688,
+    "hybrid_override_pattern": "ME*", "num_hidden_layers": 3, "num_attention_heads": 32,
+    "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 1856, "vocab_size": 131072,
+    "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128,
+    "conv_kernel": 4, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712,
+    "mlp_hidden_act": "relu2", "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8",
+         "ignore": ["lm_head", "backbone.layers.2*"]}
+FP8 = {"quant_method": "modelopt", "quant_algo": "FP8"}
+MINIMAX: Mapping[str, Any] = {
+    "architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "hidden_size": 3072,
+    "intermediate_size": 1536, "num_hidden_layers": 1, "num_attention_heads": 48,
+    "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 256, "num_experts_per_tok": 8,
+    "vocab_size": 200064, "torch_dtype": "bfloat16", "hidden_act": "silu"}
+GPT_OSS: Mapping[str, Any] = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880,
+    "intermediate_size": 2880, "num_hidden_layers": 2, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4,
+    "vocab_size": 201088, "torch_dtype": "bfloat16", "hidden_act": "silu", "sliding_window": 128}
+MXFP4 = {"quant_method": "mxfp4"}
+
+
+def ask(
+    model: Mapping[str, Any], quantized: Mapping[str, Any] | None, capability: int, **options: Any
+) -> dict[str, Any]:
+    """Return the answer to the model with this quantization_config."""
+    config = {**model, **({"quantization_config": quantized} if quantized else {})}
+    return explain(config, engine="sglang", capability=capability,
+                   **{"engine_version": "0.5.22", **options}).to_dict()
+
+
+def experts(answer: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return method and runner of the routed experts."""
+    layer = next(x for x in answer["layers"] if x["path"].endswith(".experts"))
+    return layer["method"], layer["moe_runner_backend"]
+
+
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
+@pytest.mark.parametrize("model, config, found", [
+    (NEMOTRON, None, {75: "flashinfer_cutlass", 90: "flashinfer_cutlass",
+                      100: "flashinfer_trtllm", 120: "flashinfer_cutlass"}),
+    (NEMOTRON, NVFP4, {80: "marlin", 90: "marlin", 100: "flashinfer_trtllm",
+                       120: "flashinfer_cutlass"}),
+    (NEMOTRON, FP8, {89: "flashinfer_cutlass", 90: "flashinfer_cutlass", 100: "triton",
+                     120: "flashinfer_cutlass"}),
+    (MINIMAX, NVFP4, {80: "marlin", 100: "flashinfer_trtllm_routed", 120: "flashinfer_trtllm"}),
+    (GPT_OSS, MXFP4, {80: "triton_kernel", 90: "triton_kernel", 100: "flashinfer_mxfp4",
+                      120: "flashinfer_mxfp4"}),
+    (GPT_OSS, None, {89: "triton_kernel", 100: "triton_kernel"}),
+])
+def test_runners(version: str, model: Any, config: Any, found: dict[int, str]) -> None:
+    answers = {capability: experts(ask(model, config, capability, engine_version=version))[1]
+               for capability in found}
+    assert answers == found
+
+
+def test_names_of_the_checkpoint_are_the_engines() -> None:
+    """hf_to_sglang_mapper: backbone. is model.; the attention layer is left alone, and the
+    embedding, the router and the convolution never have a method."""
+    kinds = {x["path"].removeprefix("model.layers.*.mixer."): x["method"]
+             for x in ask(NEMOTRON, NVFP4, 90)["layers"] if x["method"]}
+    assert kinds == {
+        "model.embed_tokens": "UnquantizedEmbeddingMethod", "conv1d": "UnquantizedLinearMethod",
+        "in_proj": "ModelOptFp4LinearMethod", "out_proj": "ModelOptFp4LinearMethod",
+        "gate": "UnquantizedLinearMethod", "experts": "ModelOptNvFp4FusedMoEMethod",
+        "shared_experts.up_proj": "ModelOptFp4LinearMethod",
+        "shared_experts.down_proj": "ModelOptFp4LinearMethod",
+        "qkv_proj": "UnquantizedLinearMethod", "o_proj": "UnquantizedLinearMethod",
+        "attn": "ModelOptFp8KVCacheMethod", "lm_head": "UnquantizedLinearMethod"}
+
+
+def test_a_mixed_checkpoint_has_to_say_so_in_config_json() -> None:
+    """Nemotron-3.5-Lightning: the server reads hf_config.quantization_config itself."""
+    side = {"producer": {"name": "modelopt"}, "quantization": {
+        "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            "backbone.layers.1.mixer.experts.0.up_proj": {"quant_algo": "NVFP4"}}}}
+    error = ask(NEMOTRON, None, 90, side_files={"hf_quant_config.json": side})["error"]
+    assert (error["type"], error["message"]) == (
+        "AttributeError", "'NemotronHConfig' object has no attribute 'quantization_config'")
+
+
+def test_gpt_oss_runs_in_bfloat16() -> None:
+    """The pass sets the dtype of MXFP4 checkpoints; attention has no quantization method."""
+    answer = ask(GPT_OSS, MXFP4, 90, dtype="float16")
+    methods = {x["path"].rsplit(".", 1)[-1]: (x["module"], x["method"]) for x in answer["layers"]}
+    assert answer["kv_cache"]["resolved"] == "bfloat16"
+    assert methods["qkv_proj"] == ("QKVParallelLinear", "UnquantizedLinearMethod")
+    assert methods["router"] == ("TinyGemmLinear", "UnquantizedLinearMethod")
+
+
+def test_gpt_oss_is_refused_on_7_5() -> None:
+    assert ask(GPT_OSS, MXFP4, 75)["error"]["message"] == (
+        "The quantization method mxfp4 is not supported for the current GPU. Minimum capability: "
+        "80. Current capability: 75.")
+
+
+def test_blocks_that_do_not_divide_the_experts() -> None:
+    """MiniMax-M2.5 over 8 ranks."""
+    block = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    assert ask(MINIMAX, block, 90, tp=8)["error"]["message"] == (
+        "The output_size of gate's and up's weight = 192 is not divisible by weight quantization "
+        "block_n = 128.")
