@@ -135,9 +135,12 @@ def last_layers(row: Row, config: Config, count: int) -> list[str]:
 
 def marked(row: Row, config: Config, count: int) -> list[str]:
     """A list `marks` of the config has 1 for the layers that are `set` and 0 for the others; the
-    object `within` holds it where there is one."""
+    object `within` holds it where there is one. Without it all are `unlisted`, where the row says
+    so."""
     place = config.get(row.get("fields", {}).get("within", ""), config)
     marks = _given(row, place if isinstance(place, Mapping) else {}, "marks")
+    if marks is None and "unlisted" in row["kinds"]:
+        return [row["kinds"]["unlisted"]] * count
     if not isinstance(marks, list) or len(marks) != count:
         raise CheckpointError(f"config.json: {row['fields']['marks']}", found=repr(marks)[:60],
                               wanted=f"a list of {count} numbers")

@@ -99,6 +99,7 @@ def _module(
         tuple(row.get("after", ())), sizes.get(row.get("known_from", ""), 0),
         bool(row.get("sequence_parallel")), row.get("aligned", 1),
         bool(row.get("whole_blocks")), sizes.get(row.get("replicated_unless", "")),
+        sizes.get(row.get("most_ranks", "")),
         row.get("known_under", {}), row.get("kind") in family.get("built_last", ()),
         row.get("dtype"))
 

@@ -46,6 +46,8 @@ def shard(module: Module, tp: int) -> Shard:
         return NO_SHARD
     if module.replicated_unless is not None and module.replicated_unless % tp:
         tp = 1
+    if module.most_ranks is not None:
+        tp = min(tp, module.most_ranks)
     if module.heads is not None:
         return _qkv(module, module.heads, tp)
     if module.split == "vocab":

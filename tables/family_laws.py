@@ -13,7 +13,7 @@ from quantplan.tables.family_loading import (
 from quantplan.tables.module_facts import ATTENTION_FACTS, EXPERTS_FACTS
 
 Family = Mapping[str, Any]
-SIZE_WORDS = ("has", "lacks", "groups", "bias_when", "replicated_unless")
+SIZE_WORDS = ("has", "lacks", "groups", "bias_when", "replicated_unless", "most_ranks")
 QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 
 
