@@ -53,9 +53,9 @@ class Module(NamedTuple):
     partitions that no rank cuts; the engine pads one rank's outputs to a multiple of `aligned`,
     and with `whole_blocks` the size that ranks cut to whole weight blocks;
     `before` and `after` are the rules that its class asks around building it; no rank cuts it
-    where ranks do not divide `replicated_unless`, and `most_ranks` at most; `known_under` are the names that it has under
-    some config classes instead; with `built_last` it stands in every layer before any is built;
-    `dtype` is what it is built in where that is not the model's.
+    where ranks do not divide `replicated_unless`, and `most_ranks` at most; `known_under` are the
+    names that it has under some config classes instead; with `built_last` it stands in every layer
+    before any is built; `dtype` is what it is built in where that is not the model's.
     """
 
     path: str

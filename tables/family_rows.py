@@ -106,8 +106,8 @@ MODULE: Row = {
                          of=Field("text", "a class")),
     "replicated_under": Field("list", "config classes under which no rank cuts it",
                               required=False, of=Field("text", "a class")),
-    "most_ranks": Field("text", "size: no more ranks than that cut it, and groups of ranks hold the "
-                        "same piece", required=False),
+    "most_ranks": Field("text", "size: no more ranks than that cut it, and groups of ranks hold "
+                        "the same piece", required=False),
     "replicated_unless": Field("text", "size without which no rank cuts it: ranks do not divide it",
                                required=False),
     "known_under": Field("map", "config class -> the name that the engine gives it under that "

@@ -114,3 +114,53 @@ def test_blocks_that_do_not_divide_the_experts() -> None:
     assert ask(MINIMAX, block, 90, tp=8)["error"]["message"] == (
         "The output_size of gate's and up's weight = 192 is not divisible by weight quantization "
         "block_n = 128.")
+
+
+MINIMAX_M3: Mapping[str, Any] = {
+    "architectures": ["MiniMaxM3SparseForConditionalGeneration"], "model_type": "minimax_m3_vl",
+    "projector_hidden_size": 6144, "img_token_compression_config": {"spatial_merge_size": 2},
+    "torch_dtype": "bfloat16",
+    "text_config": {
+        "dense_intermediate_size": 12288, "dtype": "bfloat16", "head_dim": 128,
+        "hidden_size": 6144, "intermediate_size": 3072, "moe_layer_freq": [0, 1],
+        "n_shared_experts": 1, "num_attention_heads": 64, "num_experts_per_tok": 4,
+        "num_hidden_layers": 2, "num_key_value_heads": 4, "num_local_experts": 128,
+        "vocab_size": 200064, "tie_word_embeddings": False, "sparse_attention_config": {
+            "sparse_attention_freq": [0, 1], "sparse_disable_index_value": [0, 1],
+            "sparse_block_size": 128, "sparse_index_dim": 128, "sparse_num_index_heads": 4,
+            "sparse_topk_blocks": 16}},
+    "vision_config": {
+        "hidden_size": 1280, "intermediate_size": 5120, "num_attention_heads": 16,
+        "num_hidden_layers": 1, "img_token_compression_config": {"spatial_merge_size": 2}}}
+M3_LAYERS = {
+    **{f"language_model.model.layers.{layer}.self_attn.{name}_proj": "MXFP8"
+       for layer in (0, 1) for name in ("q", "k", "v", "o", "index_q", "index_k")},
+    "language_model.model.layers.0.mlp.down_proj": "MXFP8",
+    "language_model.model.layers.1.block_sparse_moe.experts.0.w1": "NVFP4",
+    "language_model.model.layers.1.block_sparse_moe.shared_experts.down_proj": "MXFP8"}
+M3_MIXED = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+            "kv_cache_quant_algo": None, "exclude_modules": ["lm_head", "vision_tower"],
+            "quantized_layers": {name: {"quant_algo": algo} for name, algo in M3_LAYERS.items()}}
+
+
+@pytest.mark.parametrize("capability, kernel, runner", [
+    (80, "apply_fp8_marlin_linear", "marlin"), (90, "w8a8_mxfp8_matmul_deepgemm", "marlin"),
+    (100, "flashinfer_mxfp8_blockscaled_linear", "flashinfer_trtllm_routed"),
+    (120, "flashinfer_mxfp8_blockscaled_linear", "flashinfer_trtllm")])
+def test_minimax_m3(capability: int, kernel: str, runner: str) -> None:
+    """The names of its config are those of the checkpoint and begin with language_model."""
+    answer = ask(MINIMAX_M3, M3_MIXED, capability)
+    kernels = {x["path"]: x.get("kernel") for x in answer["layers"]}
+    text = "model.layers.*."
+    assert experts(answer) == ("ModelOptNvFp4FusedMoEMethod", runner)
+    assert [kernels[text + name] for name in (
+        "self_attn.index_qkv_proj", "mlp.down_proj", "mlp.shared_experts.down_proj",
+        "mlp.gate")] == [kernel, kernel, kernel, "torch.mm"]
+
+
+@pytest.mark.parametrize("tp, features", [(1, 640), (4, 256), (8, 256)])
+def test_index_heads_are_cut_over_as_many_ranks(tp: int, features: int) -> None:
+    """models/minimax_m3.py:MiniMaxM3Attention: groups of ranks hold the same index head."""
+    layer = next(x for x in ask(MINIMAX_M3, M3_MIXED, 90, tp=tp)["layers"]
+                 if x["path"].endswith("index_qkv_proj"))
+    assert layer["n"] == features
