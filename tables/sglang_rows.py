@@ -110,7 +110,8 @@ CHANGED_MODULE: Row = {
 SHARED_FUSED: Row = {
     "shared": Field("int", "the number of shared experts"),
     "fits": Field("list", "models whose shared experts may be so; any one line", of={
-        "experts": Field("list", "numbers of routed experts", of=Field("int", "a number")),
+        "experts": Field("list", "numbers of routed experts; absent: any", required=False,
+                         of=Field("int", "a number")),
         "needs": REQUIREMENTS,
     }),
     "apart": Field("list", "where they stay apart all the same; any one line",
@@ -207,6 +208,8 @@ MODEL: Row = {
                      required=False, of=CHANGED_MODULE),
     "shared_fused": Field("row", "when shared experts are built as routed ones, on ranks that "
                           "cut each expert", required=False, of=SHARED_FUSED),
+    "quantized_text": Field("flag", "whether its config class takes the quantization_config of "
+                            "text_config where there is no other", required=False),
     "packed_experts": Field("flag", "whether routed experts are packed MXFP4 without any word of "
                             "the config, unless SGLANG_DSV4_FP4_EXPERTS or headers say otherwise",
                             required=False),

@@ -20,7 +20,7 @@ PACKED_DTYPES = {"U8": True, "I8": True, "F4": True, "F8_E4M3": False}
 
 def experts_format(model: Config, checkpoint: Checkpoint, variables: Config) -> str:
     """Return the format of the routed experts: nvfp4 beside FP8, mxfp4, mxfp4_unpacked,
-    int4_groups, none (configs/model_config.py:ModelConfig). `model` is the model class' row,
+    mxfp4_groups of compressed-tensors, int4_groups, none (configs/model_config.py:ModelConfig). `model` is the model class' row,
     `variables` are the environment's facts."""
     config = _part(checkpoint.config, "quantization_config")
     if _says(config, "quant_algo") == "MIXED_PRECISION" and _says(
@@ -29,6 +29,10 @@ def experts_format(model: Config, checkpoint: Checkpoint, variables: Config) -> 
     said = config.get("routed_experts_quant_method")
     if said == MXFP4 or (said is None and _packed_unsaid(model, checkpoint, variables)):
         return UNPACKED if variables["env.SGLANG_DSV4_FP4_DEQUANT"] else MXFP4
+    groups = _part(config, "config_groups").values()
+    if any("mxfp4" in str(group.get("format", "")) for group in groups
+           if isinstance(group, Mapping)):
+        return "mxfp4_groups"
     return "int4_groups" if _has_int4_groups(config) else NONE
 
 

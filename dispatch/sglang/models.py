@@ -49,6 +49,18 @@ def _row(table: Table, architecture: str) -> Mapping[str, Any] | None:
     return {**like, **passes, **row}
 
 
+def lifted(table: Table, checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with the text config's quantization config as its own, where it has
+    none and the class' config takes that (configs/kimi_k25.py:KimiK25Config)."""
+    names, text = checkpoint.config.get("architectures"), checkpoint.config.get("text_config")
+    row = _row(table, names[0]) if isinstance(names, list) and names else None
+    if row is None or not row.get("quantized_text") or not isinstance(text, Mapping) or (
+            checkpoint.config.get("quantization_config") is not None):
+        return checkpoint
+    return checkpoint._replace(config={
+        **checkpoint.config, "quantization_config": text.get("quantization_config")})
+
+
 def check_class(row: Mapping[str, Any], checkpoint: Checkpoint, method: str | None) -> None:
     """Raise NotKnownError where another class serves the model under this method
     (model_loader/utils.py:get_model_architecture)."""
@@ -144,5 +156,6 @@ def fuses_shared_experts(
     if rule is None or deployment.expert_parallel or (
             config.get("n_shared_experts") != rule["shared"]):
         return False
-    return any(config.get("n_routed_experts") in fits["experts"] and holds(fits, served)
+    experts = config.get("n_routed_experts")
+    return any(experts in fits.get("experts", (experts,)) and holds(fits, served)
                for fits in rule["fits"]) and not any(holds(a, served) for a in rule["apart"])

@@ -17,6 +17,7 @@ from quantplan.dispatch.sglang.models import (
     changed,
     check_class,
     fuses_shared_experts,
+    lifted,
     model_row,
 )
 from quantplan.dispatch.sglang.names import name_method
@@ -41,6 +42,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     """Return what this SGLang version would do. The outcome covers everything up to and including
     the weights' post-processing."""
     check_flags(table, deployment)
+    checkpoint = lifted(table, checkpoint)
     dtype = model_dtype(checkpoint, deployment.dtype)
     method, kv_cache = Method(requested=deployment.quantization), _kv(deployment, None)
     layers: tuple[Layer, ...] = ()
