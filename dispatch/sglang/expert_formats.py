@@ -20,8 +20,8 @@ PACKED_DTYPES = {"U8": True, "I8": True, "F4": True, "F8_E4M3": False}
 
 def experts_format(model: Config, checkpoint: Checkpoint, variables: Config) -> str:
     """Return the format of the routed experts: nvfp4 beside FP8, mxfp4, mxfp4_unpacked,
-    mxfp4_groups of compressed-tensors, int4_groups, none (configs/model_config.py:ModelConfig). `model` is the model class' row,
-    `variables` are the environment's facts."""
+    mxfp4_groups of compressed-tensors, int4_groups, none (configs/model_config.py:ModelConfig).
+    `model` is the model class' row, `variables` are the environment's facts."""
     config = _part(checkpoint.config, "quantization_config")
     if _says(config, "quant_algo") == "MIXED_PRECISION" and _says(
             config, "moe_quant_algo") == "NVFP4" and config.get("group_size") is not None:
