@@ -40,7 +40,8 @@ def keyed(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an engine version's table as rules read it: lists of rows as maps by id."""
     lists = {name: {row["id"]: row for row in whole_rows(content[name])}
              for name in KEYED[content["engine"]]}
-    parts = {"attention": keyed_attention(content["attention"])} if "attention" in content else {}
+    parts = {"attention": keyed_attention(content["attention"])} if "backends" in content.get(
+        "attention", ()) else {}
     return {**content, **lists, **parts}
 
 

@@ -7,6 +7,12 @@ from typing import Any
 
 from quantplan.tables.mode_rows import modes
 from quantplan.tables.requirement_rows import PREDICATE_FIELDS
+from quantplan.tables.sglang_attention_laws import (
+    ATTENTION_FACTS,
+    attention_requirements,
+    attention_rules,
+    attention_rules_do_one_thing,
+)
 
 Engine = Mapping[str, Any]
 FACTS = frozenset({
@@ -48,6 +54,7 @@ def requirements(engine: Engine) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     for change in model.get("modules", ()) for row in change.get("needs", ()))
     for auto in engine["fp4_auto"]:
         yield from ((f"fp4_auto[{auto['backend']}]", row) for row in auto.get("needs", ()))
+    yield from attention_requirements(engine)
 
 
 def one_predicate_each(engine: Engine) -> Iterator[str]:
@@ -60,10 +67,15 @@ def one_predicate_each(engine: Engine) -> Iterator[str]:
 def facts_are_known(engine: Engine) -> Iterator[str]:
     """Every fact that is tested is one that the resolver provides."""
     known = FACTS | {f"lib.{row['id']}" for row in engine["libraries"]}
-    known |= {f"env.{row['id']}" for row in engine["environment"]}
+    known |= {f"env.{row['id']}" for row in engine["environment"]} | ATTENTION_FACTS
+    known |= {row["fact"] for row in engine["attention"]["model_facts"]}
     for where, row in requirements(engine):
         yield from (f"{where}: unknown fact {name}"
                     for name in sorted({row["fact"], *row.get("when", {})} - known))
+    for where, row in attention_rules(engine):
+        asked = {name for line in row.get("when", ()) for name in line}
+        yield from (f"{where}: unknown fact {name}"
+                    for name in sorted({*asked, *row.get("unless", {})} - known))
 
 
 def operators_differ(engine: Engine) -> Iterator[str]:
@@ -106,5 +118,5 @@ def schemes_lead_somewhere(engine: Engine) -> Iterator[str]:
             yield f"{where}: no scheme {row['below']}"
 
 
-SGLANG_LAWS = (schemes_lead_somewhere, one_predicate_each, facts_are_known, operators_differ,
-               models_have_one_row, names_are_methods)
+SGLANG_LAWS = (attention_rules_do_one_thing, schemes_lead_somewhere, one_predicate_each,
+               facts_are_known, operators_differ, models_have_one_row, names_are_methods)

@@ -6,6 +6,7 @@ from quantplan.tables.engine_head_rows import HEAD, MODEL_TYPES
 from quantplan.tables.platform_rows import PLATFORM_ROWS
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
+from quantplan.tables.sglang_attention_rows import ATTENTION
 
 METHOD: Row = {
     "id": Field("text", "the registered name"),
@@ -128,17 +129,6 @@ EXPERTS_BACKEND: Row = {
     "source": Field("text", "engine file:symbol"),
 }
 
-KV_CACHE: Row = {
-    "of": Field("text", "the config field without which all of this does not apply",
-                required=False),
-    "auto": Field("text", "what auto becomes"),
-    "min_capability": Field("int", "capability x 10 from which on it does"),
-    "below": Field("text", "what it becomes below"),
-    "takes": Field("list", "the only values", of=Field("text", "a value")),
-    "says": Field("text", "the assertion's words for others; {dtype} is filled in"),
-    "source": Field("text", "engine file:symbol"),
-}
-
 PASSED_BACKEND: Row = {
     "families": Field("list", "gpu.family, where not all", required=False,
                       of=Field("int", "capability x 10, rounded down to 10")),
@@ -216,8 +206,6 @@ MODEL: Row = {
     "experts_backends": Field("list", "what --moe-runner-backend auto becomes by the format of the "
                               "routed experts, before server_pass; the first that fits",
                               required=False, of=EXPERTS_BACKEND),
-    "kv_cache": Field("row", "what --kv-cache-dtype is for these classes, whatever the checkpoint "
-                      "says", required=False, of=KV_CACHE),
     "server_pass": Field("row", "what the server arguments become for these classes, where "
                          "--quantization also takes the checkpoint's own name", required=False,
                          of=SERVER_PASS),
@@ -320,6 +308,7 @@ SGLANG_DOCUMENT: Row = {
     "modelopt_fp4_excludes": Field("list", "keys of a flat ModelOpt config that may name the "
                                    "excluded modules, in order", of=Field("text", "a key")),
     "modelopt_fp4_excludes_source": Field("text", "engine file:symbol"),
+    "attention": Field("row", "attention backends, pages and the KV cache's dtype", of=ATTENTION),
     "kv_dtypes": Field("map", "--kv-cache-dtype -> the torch dtype of the cache",
                        of=Field("text", "a dtype")),
     "kv_dtypes_source": Field("text", "engine file:symbol"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quantplan.dispatch.facts import Gpu
 from quantplan.dispatch.predicates import FAIL, evaluate
@@ -16,10 +16,11 @@ WEIGHT_ONLY = "apply_fp8_marlin_linear"
 
 def findings(
     table: Table, gpu: Gpu, method: Method, layers: tuple[Layer, ...], error: EngineError | None,
-    *, backend: str,
+    *, backend: str, notes: Iterable[Finding] = (),
 ) -> tuple[Finding, ...]:
-    """Return the findings, errors first; `backend` is --moe-runner-backend as it was given."""
-    found = [*_argparse(table, method), *_not_optimized(table, method),
+    """Return the findings, errors first; `backend` is --moe-runner-backend as it was given,
+    `notes` what attention adds."""
+    found = [*_argparse(table, method), *_not_optimized(table, method), *notes,
              *(() if error else (*_weight_only(gpu, layers), *_unfused(layers),
                                    *_failing(table, layers), *_runnerless(table, layers),
                                    *_cannot_run(table, gpu, layers)))]

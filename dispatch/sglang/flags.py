@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.sglang.context import Table
 from quantplan.tables.errors import NotKnownError, UsageError
@@ -11,32 +14,43 @@ VLLM_ONLY = (
     "quantization_config", "linear_backend", "linear_backend_per_quant", "dp",
     "allow_deprecated_quantization", "attention_config", "mm_encoder_attn_backend",
     "mm_encoder_attn_dtype", "kv_cache_dtype_skip_layers", "block_size")
-NOT_YET = ("attention_backend", "prefill_attention_backend", "decode_attention_backend",
-           "mm_attention_backend", "page_size")
-"""Fields of Deployment that SGLang has under another name and that its table does not cover."""
 
 
 def check_flags(table: Table, deployment: Deployment) -> None:
     """Raise UsageError for flags that SGLang does not have and values that it does not know,
-    NotKnownError for flags that are not in the table."""
+    NotKnownError for values that are not in the table."""
     default = Deployment()
-    for fields, error in ((VLLM_ONLY, UsageError), (NOT_YET, NotKnownError)):
-        for name in fields:
-            if getattr(deployment, name) != getattr(default, name):
-                flag = f"--{name.replace('_', '-')}"
-                raise error(f"{flag} with SGLang", wanted="flags of SGLang" if error is UsageError
-                            else "a question without it", hint=f"Drop {flag}.")
-    if deployment.kv_cache_dtype not in ("auto", *table["kv_dtypes"]):
-        raise NotKnownError(f"SGLang with --kv-cache-dtype {deployment.kv_cache_dtype}",
-                            wanted="auto, " + ", ".join(table["kv_dtypes"]),
-                            hint="Which attention backends take it is not in the table yet.")
+    for name in VLLM_ONLY:
+        if getattr(deployment, name) != getattr(default, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} with SGLang", wanted="flags of SGLang", hint=f"Drop {flag}.")
+    _check_attention(table["attention"], deployment)
     for asked, flag, rows in (
+            (deployment.kv_cache_dtype, "--kv-cache-dtype", ("auto", *table["kv_dtypes"])),
             (deployment.fp8_gemm_backend, "--fp8-gemm-backend", table["fp8_backends"]),
             (deployment.fp4_gemm_backend, "--fp4-gemm-backend", table["fp4_backends"]),
             (deployment.moe_backend, "--moe-backend", table["moe_backends"])):
-        if asked not in rows:
-            raise UsageError(f"{flag} {asked}", wanted="one of " + ", ".join(rows),
-                             hint=did_you_mean(near_names(asked, rows)))
+        _check_name(flag, asked, rows)
     if table["moe_backends"][deployment.moe_backend].get("not_known"):
         raise NotKnownError(f"SGLang with --moe-backend {deployment.moe_backend}",
                             hint="What runs then is not in the table yet.")
+
+
+def _check_attention(rows: Mapping[str, Any], deployment: Deployment) -> None:
+    """Check the backends of attention, and that a chunk of a prefill holds whole pages."""
+    for flag, asked in (("--attention-backend", deployment.attention_backend),
+                        ("--prefill-attention-backend", deployment.prefill_attention_backend),
+                        ("--decode-attention-backend", deployment.decode_attention_backend)):
+        _check_name(flag, asked, rows["choices"])
+    _check_name("--mm-attention-backend", deployment.mm_attention_backend, rows["encoder_choices"])
+    if rows["prefill_chunk"] % (deployment.page_size or 1):
+        raise NotKnownError(f"SGLang with --page-size {deployment.page_size}",
+                            wanted=f"a size that divides {rows['prefill_chunk']}",
+                            hint="The engine refuses pages that do not divide the chunks of its "
+                            "prefill, whose size follows from the GPU's memory.")
+
+
+def _check_name(flag: str, asked: str | None, known: Collection[str]) -> None:
+    if asked is not None and asked not in known:
+        raise UsageError(f"{flag} {asked}", wanted="one of " + ", ".join(known),
+                         hint=did_you_mean(near_names(asked, known)))

@@ -4,11 +4,20 @@ operator that it calls. Each step either answers or refuses with the engine's ow
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.model_types import check_type
+from quantplan.dispatch.sglang.attention import server_attention
+from quantplan.dispatch.sglang.attention_layers import (
+    Attended,
+    attended,
+    attention_layer,
+    attention_notes,
+    keeps_cache,
+)
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table, base_facts
-from quantplan.dispatch.sglang.dtypes import device_dtype, kv_dtype, model_dtype
+from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
@@ -47,13 +56,15 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     method, kv_cache = Method(requested=deployment.quantization), _kv(deployment, None)
     layers: tuple[Layer, ...] = ()
     error: EngineError | None = None
+    attends: Attended | None = None
     try:
         check_type(table, checkpoint, deployment, ("ValueError", CONFIGS))
         named = name_method(table, checkpoint, deployment.quantization, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, named.resolved,
                         steps=named.steps)
-        _check_server(table, named.resolved, gpu)
         row = model_row(table, checkpoint)
+        attention = server_attention(table, checkpoint, gpu, deployment)
+        _check_server(table, named.resolved, gpu)
         server = server_arguments(table, checkpoint, gpu, deployment, (row, named.resolved))
         if server.quantization != deployment.quantization:
             named = name_method(table, checkpoint, server.quantization, gpu.capability)
@@ -69,26 +80,30 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         serving = serve(named, context)
         method = method._replace(config_class=serving.config_class,
                                  min_capability=serving.min_capability)
-        kv_cache = _kv(deployment, kv_dtype(table, server.kv_cache_dtype, dtype,
-                                            serving.kv_algo), serving.kv_method)
+        attends = attended(context, attention, serving)
+        kv_cache = _kv(deployment, attends)
         facts = {**context.facts, "quant.method": named.resolved, "quant.block": serving.block,
                  "quant.fuses_shared": serving.fuses_shared}
         facts["model.shared_fused"] = fuses_shared_experts(row, checkpoint, deployment, facts)
         layers = tuple(_layers(context._replace(
-            structure=changed(context.structure, row, checkpoint, facts)), serving))
+            structure=changed(context.structure, row, checkpoint, facts)), serving, attends))
     except Refusal as refusal:
         error = refusal.error
     conditional = any(x.selection and x.selection.alternatives for x in layers)
     outcome = "error" if error else "conditional" if conditional else "ok"
-    found = findings(table, gpu, method, layers, error, backend=deployment.moe_backend)
+    notes = attention_notes(table, attends) if attends and not error else ()
+    found = findings(table, gpu, method, layers, error, backend=deployment.moe_backend,
+                     notes=notes)
     return Trace("sglang", table["version"], dtype, method, outcome, layers if not error else (),
                  error, found, kv_cache)
 
 
-def _kv(deployment: Deployment, resolved: str | None, method: str | None = None
-        ) -> dict[str, str | None]:
-    return {"requested": deployment.kv_cache_dtype, "method": method,
-            "resolved": resolved or deployment.kv_cache_dtype}
+def _kv(deployment: Deployment, attends: Attended | None) -> dict[str, Any]:
+    asked = deployment.kv_cache_dtype
+    if attends is None:
+        return {"requested": asked, "method": None, "resolved": asked}
+    return {"requested": asked, "method": attends.method, "resolved": attends.dtype,
+            "page_size": attends.attention.page_size}
 
 
 def _check_server(table: Table, resolved: str | None, gpu: Gpu) -> None:
@@ -99,25 +114,27 @@ def _check_server(table: Table, resolved: str | None, gpu: Gpu) -> None:
                      hint="Drop --quantization here.")
 
 
-def _layers(context: Context, serving: Serving) -> list[Layer]:
+def _layers(context: Context, serving: Serving, attends: Attended) -> list[Layer]:
     """Return every layer, or refuse as the first whose weights are refused after loading."""
-    made = list(_made(context, serving))
+    made = list(_made(context, serving, attends))
     for _, assignment in made:
         if assignment is not None and assignment.refusal is not None:
             raise assignment.refusal
     return [layer for layer, _ in made]
 
 
-def _made(context: Context, serving: Serving) -> Iterator[tuple[Layer, Assignment | None]]:
+def _made(
+    context: Context, serving: Serving, attends: Attended
+) -> Iterator[tuple[Layer, Assignment | None]]:
     tp = context.deployment.tp
     for module, index in context.structure.sites():
         if module.kind == "norm":
             continue
         site = site_at(module, index, tp)
         if module.kind == "attention":
-            serving.check_attention(site)
-            yield Layer(site.path, module.module, layer_index=index,
-                        method=serving.kv_method if module.quantized else None), None
+            if keeps_cache(context.table, site):
+                serving.check_attention(site)
+            yield attention_layer(context.table, attends, site), None
         elif module.kind == "experts":
             yield experts_layer(context, serving, site)
         elif module.leaves:

@@ -25,8 +25,7 @@ def server_arguments(
     method's name after all overrides."""
     (model, resolved), family = served, capability_family(gpu.capability)
     form = experts_format(model, checkpoint, variable_facts(table["environment"], deployment))
-    server = Server(deployment.quantization, deployment.moe_backend,
-                    _kv_cache_dtype(model, checkpoint, gpu, deployment.kv_cache_dtype), form)
+    server = Server(deployment.quantization, deployment.moe_backend, form)
     if server.moe_backend == AUTO:
         server = server._replace(moe_backend=backend_of_experts(model, form, family))
     if "server_pass" in model:
@@ -40,20 +39,6 @@ def server_arguments(
                      table["moe_backends_source"],
                      hint="Drop --moe-backend, or name a method that it takes.")
     return server
-
-
-def _kv_cache_dtype(model: Row, checkpoint: Checkpoint, gpu: Gpu, asked: str) -> str:
-    """Return --kv-cache-dtype after the architecture's pass, which has a default of its own and
-    takes few values (arg_groups/overrides.py:_dsa_kv_cache_dtype_default)."""
-    row = model.get("kv_cache")
-    if row is None or ("of" in row and checkpoint.config.get(row["of"]) is None):
-        return asked
-    named = str(row["auto"] if gpu.capability >= row["min_capability"] else row["below"]
-                ) if asked == "auto" else asked
-    if named not in row["takes"]:
-        raise refuse("flags", "AssertionError", row["says"].replace("{dtype}", named), None,
-                     row["source"], hint="--kv-cache-dtype: " + " or ".join(row["takes"]) + ".")
-    return named
 
 
 def _rewritten(table: Table, typed: str | None, family: int, backend: str) -> str:

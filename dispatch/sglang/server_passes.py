@@ -22,13 +22,11 @@ W4A16 = "W4A16_NVFP4"
 
 
 class Server(NamedTuple):
-    """The server arguments --quantization, --moe-runner-backend and --kv-cache-dtype as they are in
-    the end, the format of the routed experts, and the dtype where the architecture's pass sets it.
-    """
+    """The server arguments --quantization and --moe-runner-backend as they are in the end, the
+    format of the routed experts, and the dtype where the architecture's pass sets it."""
 
     quantization: str | None
     moe_backend: str
-    kv_cache_dtype: str
     experts_format: str
     dtype: str | None = None
 

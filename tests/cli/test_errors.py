@@ -240,7 +240,7 @@ def test_not_known(run: Any, arguments: list[str], parts: list[str]) -> None:
      "--fp8-gemm-backend with vLLM; wanted flags of vLLM"),
     (["explain", MODEL, *GPU, "--engine", "vllm", "--fp4-gemm-backend", "marlin"], "usage", 2,
      "--fp4-gemm-backend with vLLM; wanted flags of vLLM"),
-    (["explain", MODEL, *GPU, "--page-size", "16"], "usage", 2,
+    (["explain", MODEL, *GPU, "--engine", "vllm", "--page-size", "16"], "usage", 2,
      "--page-size with vLLM; wanted flags of vLLM"),
     (["explain", MODEL, *GPU, "--engine", "sglang", "--fp4-gemm-backend", "marln"], "usage", 2,
      "--fp4-gemm-backend marln; wanted one of auto"),

@@ -96,4 +96,4 @@ def test_no_answer_at_all_is_raised() -> None:
 
 def test_engines_may_be_two_versions_of_one() -> None:
     found = explain_engines(LLAMA_8B, engines=("sglang", "sglang@0.5.23"), capability="9.0")
-    assert "  SGLang 0.5.22 operator  mode    SGLang 0.5.23 operator  mode" in text(found)
+    assert "  SGLang 0.5.22 operator  mode         SGLang 0.5.23 operator  mode" in text(found)
