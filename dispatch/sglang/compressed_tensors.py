@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.ct_args import Args, read_args
+from quantplan.dispatch.sglang import mxfp4
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.ct_experts import PACKED, assign_experts
 from quantplan.dispatch.sglang.ct_names import find_target, is_ignored, is_named
@@ -19,6 +20,7 @@ from quantplan.tables.errors import CheckpointError, NotKnownError
 
 SOURCE = "layers/quantization/compressed_tensors/compressed_tensors.py:CompressedTensorsConfig"
 HEAD = "ParallelLMHead"
+MXFP4 = "mxfp4"
 SPARSE_FORMATS = ("dense", "sparse-24-bitmask")
 """Formats of a 2:4 sparsity_config that supports_cutlass_24 looks for."""
 
@@ -148,7 +150,10 @@ def assign(fields: CtFields, context: Context, site: Site) -> Assignment | None:
 
 
 def experts(fields: CtFields, context: Context, site: Site, held: Experts) -> Assignment:
-    """Return the assignment of routed experts."""
+    """Return the assignment of routed experts, which some classes take from Mxfp4Config where the
+    checkpoint's format is MXFP4 (models/kimi_k3.py:KimiK3MoE)."""
+    if site.module.facts.get("mxfp4_apart") and MXFP4 in str(fields.format):
+        return mxfp4.experts(True, context, site, held)
     return assign_experts(fields.targets, fields.ignore, context, site, held)
 
 

@@ -29,9 +29,7 @@ def experts_format(model: Config, checkpoint: Checkpoint, variables: Config) -> 
     said = config.get("routed_experts_quant_method")
     if said == MXFP4 or (said is None and _packed_unsaid(model, checkpoint, variables)):
         return UNPACKED if variables["env.SGLANG_DSV4_FP4_DEQUANT"] else MXFP4
-    groups = _part(config, "config_groups").values()
-    if any("mxfp4" in str(group.get("format", "")) for group in groups
-           if isinstance(group, Mapping)):
+    if _has_mxfp4_groups(checkpoint.config):
         return "mxfp4_groups"
     return "int4_groups" if _has_int4_groups(config) else NONE
 
@@ -55,6 +53,15 @@ def _packed_unsaid(model: Config, checkpoint: Checkpoint, variables: Config) -> 
     first = next((t for name, t in (checkpoint.tensors or {}).items()
                   if EXPERT_WEIGHT.search(name)), None)
     return first is None or PACKED_DTYPES.get(first.dtype, True)
+
+
+def _has_mxfp4_groups(config: Config) -> bool:
+    """Return whether a group of the language model's own quantization config is MXFP4
+    (arg_groups/model_override_base.py:_is_mxfp4_pack_quantized)."""
+    text = _part(config, "text_config") if "text_config" in config else config
+    groups = _part(_part(text, "quantization_config"), "config_groups").values()
+    return any("mxfp4" in str(group.get("format", "")) for group in groups
+               if isinstance(group, Mapping))
 
 
 def _has_int4_groups(config: Config) -> bool:

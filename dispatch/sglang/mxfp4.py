@@ -15,6 +15,8 @@ HINT = "SGLang serves MXFP4 for the experts of gpt-oss; choose another method."
 FLASHINFER = "flashinfer_mxfp4"
 SERVED = ("triton_kernel", "marlin", FLASHINFER)
 """MoE runner backends whose layers are in the table."""
+UPCAST = ("auto", "triton")
+"""Backends under which weights are made 16-bit while loading (Mxfp4MoEMethod)."""
 
 
 def read(config: Config | None, context: Context) -> bool:
@@ -36,10 +38,11 @@ def experts(fields: bool, context: Context, site: Site, held: Experts) -> Assign
     """Return the assignment of routed experts, or refuse as Mxfp4MoEMethod does. Raises
     NotKnownError for 16-bit checkpoints and for other runner backends."""
     backend, family = context.facts["moe.backend"], context.facts["gpu.family"]
-    if not fields or backend not in SERVED:
+    served = (*SERVED, *UPCAST) if site.module.facts.get("mxfp4_apart") else SERVED
+    if not fields or backend not in served:
         raise NotKnownError("SGLang's MXFP4 experts " + (
             f"with --moe-backend {backend}" if fields else "made while loading"),
-            wanted=f"a checkpoint stored so, and one of {', '.join(SERVED)}")
+            wanted=f"a checkpoint stored so, and one of {', '.join(served)}")
     if backend == FLASHINFER and family not in (90, 100, 120):
         raise refuse("kernel selection", "NotImplementedError", f"moe_runner_backend={FLASHINFER} "
                      "requires SM90, SM100, or SM120.", site.path, EXPERTS,
