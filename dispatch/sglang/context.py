@@ -17,7 +17,7 @@ Table = Mapping[str, Any]
 class Context(NamedTuple):
     """One question to one engine version; `facts` are those that hold for every layer, `packed` is
     the model class's own packed_modules_mapping and `renames` its hf_to_sglang_mapper, which most
-    classes lack."""
+    classes lack; `choices` are those made so far, by list and by what the layer asks."""
 
     table: Table
     checkpoint: Checkpoint
@@ -27,7 +27,8 @@ class Context(NamedTuple):
     dtype: str
     facts: Mapping[str, Any]
     packed: Mapping[str, tuple[str, ...]]
-    renames: Mapping[str, Mapping[str, str]] = {}
+    renames: Mapping[str, Mapping[str, str]]
+    choices: dict[Any, Any]
 
 
 class Site(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
-from quantplan.dispatch.sglang.operators import choose
+from quantplan.dispatch.sglang.operators import chosen
 from quantplan.dispatch.sglang.serving import Serving
 from quantplan.dispatch.trace import Layer, refuse
 from quantplan.tables.errors import NotKnownError
@@ -45,7 +45,7 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
                   moe_backend=NO_RUNNER, weights=_weights(held, site))
     if assignment.operators is None:
         return layer, assignment
-    choice = choose(context.table, assignment.operators, {**context.facts, **assignment.facts})
+    choice = chosen(context, assignment.operators, assignment.facts)
     return layer._replace(selection=choice.selection, mode=choice.text("mode"),
                           act=choice.text("act"),
                           moe_backend=choice.text("runner") or NO_RUNNER), assignment

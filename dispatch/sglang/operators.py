@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Facts, evaluate, fill
-from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.context import Context, Table
 from quantplan.dispatch.trace import Candidate, Refusal, Selection, refuse
 from quantplan.tables.errors import NotKnownError
 
@@ -24,6 +24,17 @@ class Choice(NamedTuple):
     def text(self, field: str) -> str | None:
         """Return a field of the chosen operator, None where it has none."""
         return None if self.row is None else self.row.get(field)
+
+
+def chosen(context: Context, list_id: str, own: Facts) -> Choice:
+    """Return the choice for a layer with these facts of its own; layers that ask the same share
+    it."""
+    key = (list_id, *own.items())
+    found: Choice | None = context.choices.get(key)
+    if found is None:
+        found = choose(context.table, list_id, {**context.facts, **own})
+        context.choices[key] = found
+    return found
 
 
 def choose(table: Table, list_id: str, facts: Facts) -> Choice:

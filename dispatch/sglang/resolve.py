@@ -30,7 +30,7 @@ from quantplan.dispatch.sglang.models import (
     model_row,
 )
 from quantplan.dispatch.sglang.names import name_method
-from quantplan.dispatch.sglang.operators import choose, refused_after_loading
+from quantplan.dispatch.sglang.operators import chosen, refused_after_loading
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
 from quantplan.dispatch.sglang.sites import check_division, site_at
@@ -76,7 +76,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                            "experts.format": server.experts_format,
                            "moe.routing": row.get("says_routing", False)},
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()},
-                          row.get("renames", {}))
+                          row.get("renames", {}), {})
         serving = serve(named, context)
         method = method._replace(config_class=serving.config_class,
                                  min_capability=serving.min_capability)
@@ -162,10 +162,10 @@ def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assi
     operators = assignment.operators
     if operators is None:
         return layer, assignment
-    facts = {**context.facts, **site.facts, **assignment.facts}
+    own = {**site.facts, **assignment.facts}
     assignment = assignment._replace(refusal=assignment.refusal or refused_after_loading(
-        context.table, operators, facts, site.path))
-    choice = choose(context.table, operators, facts)
+        context.table, operators, {**context.facts, **own}, site.path))
+    choice = chosen(context, operators, own)
     row = choice.row or {}
     return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
                           why=assignment.why or row.get("because"),
