@@ -27,7 +27,7 @@ def mixed(algos: Mapping[str, str] = ALGOS, **more: Any) -> dict[str, Any]:
 
 
 def kernels(config: Mapping[str, Any], capability: int, **options: Any) -> dict[str, Any]:
-    """Return what each layer calls; those of the same name stand in the order of the layers."""
+    """Return what each row of layers calls; those of the same name stand in order."""
     found: dict[str, list[str]] = {}
     for layer in ask(config, capability, **options)["layers"]:
         if layer.get("kernel"):
@@ -50,7 +50,7 @@ FLASHINFER = "flashinfer_mxfp8_blockscaled_linear"
 def test_six_algorithms(capability: int, qkv: str, o: str, up: str, down: str) -> None:
     assert kernels(mixed(), capability, sizes={"num_hidden_layers": 2}) == {
         "qkv_proj": (qkv, "torch.mm"), "o_proj": (o, MARLIN4), "gate_up_proj": (up, "torch.mm"),
-        "down_proj": (down, down), "lm_head": (down,)}
+        "down_proj": (down,), "lm_head": (down,)}
 
 
 @pytest.mark.parametrize("algo, capability, kernel", [
