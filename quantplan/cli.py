@@ -96,11 +96,12 @@ def matrix(engines: tuple[str, ...], **options: Any) -> None:
 @quantplan.command(short_help="What another engine version would change, and why.")
 @model_options
 @deployment_options
-@click.option("--from", "from_", metavar="[vllm@]VERSION", default="vllm",
+@click.option("--from", "from_", metavar="[ENGINE@]VERSION", default="vllm",
               help="The version that is served now; default: the default one.")
-@click.option("--to", metavar="[vllm@]VERSION", help="The version to compare with; required.")
+@click.option("--to", metavar="[ENGINE@]VERSION", help="The version to compare with; required.")
 @assume_nearest
 @selection_options
+@sglang_options
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
 def diff(**options: Any) -> None:
     """What an upgrade changes for MODEL: start, method, KV cache, kernel and mode of every layer,

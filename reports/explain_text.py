@@ -32,9 +32,10 @@ def explain_text(
     traces = [answer.trace for answer in answers if answer.trace is not None]
     gaps = [answer for answer in answers if answer.trace is None]
     several = len(answers) > 1
-    width = max(len(asked_words(trace)) for trace in traces)
+    width = max(*(len(asked_words(trace)) for trace in traces),
+                *(len(engine_named(gap.engine, gap.version)) for gap in gaps), 0)
     parts = [question(Shown(*asked, traces[0]), [trace.dtype for trace in traces]),
-             "\n".join([*(verdict(trace, width) for trace in traces), *map(_gap, gaps)])]
+             "\n".join([*(verdict(trace, width) for trace in traces), *(_gap(gap, width) for gap in gaps)])]
     if len(traces) == 2:
         parts.append("  " + difference(*traces))
     parts += _errors(traces, several)
@@ -50,8 +51,12 @@ def explain_text(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _gap(answer: Answer) -> str:
-    return f"  {engine_named(answer.engine, answer.version)}   not known: {answer.gap}"
+def _gap(answer: Answer, width: int) -> str:
+    """Return what is not known, in one line, and what to do about it."""
+    gap = answer.gap
+    assert gap is not None
+    engine = engine_named(answer.engine, answer.version).ljust(width)
+    return f"  {engine}   not known: {gap.what}" + (f"\n  next: {gap.hint}" if gap.hint else "")
 
 
 def _errors(traces: Sequence[Trace], several: bool) -> Iterator[str]:

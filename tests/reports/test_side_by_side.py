@@ -81,8 +81,8 @@ def test_what_only_one_engine_has_is_the_other_s_gap() -> None:
     assert vllm.trace is not None
     assert sglang.trace is None
     assert found.difference is None
-    assert "  SGLang 0.5.22   not known: --linear-backend with SGLang; wanted flags of SGLang" in (
-        text(found))
+    assert ("  SGLang 0.5.22   not known: --linear-backend with SGLang\n"
+            "  next: Drop --linear-backend.\n") in text(found)
     assert [each["schema"] for each in found.to_dicts()] == [
         "quantplan/explain/1", "quantplan/error/1"]
     assert found.to_dicts()[1]["engine"] == {"name": "sglang", "version": "0.5.22"}
