@@ -34,8 +34,9 @@ def explain_text(
     several = len(answers) > 1
     width = max(*(len(asked_words(trace)) for trace in traces),
                 *(len(engine_named(gap.engine, gap.version)) for gap in gaps), 0)
+    verdicts = [*(verdict(trace, width) for trace in traces), *(_gap(gap, width) for gap in gaps)]
     parts = [question(Shown(*asked, traces[0]), [trace.dtype for trace in traces]),
-             "\n".join([*(verdict(trace, width) for trace in traces), *(_gap(gap, width) for gap in gaps)])]
+             "\n".join(verdicts)]
     if len(traces) == 2:
         parts.append("  " + difference(*traces))
     parts += _errors(traces, several)
