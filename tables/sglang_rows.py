@@ -101,6 +101,11 @@ CHANGED_MODULE: Row = {
     "whole": Field("flag", "whether its outputs are one partition", required=False),
     "known_as": Field("text", "its prefix, where known_as of the class does not say it",
                       required=False),
+    "leaves": Field("list", "the only leaves that it has", required=False,
+                    of=Field("text", "a leaf")),
+    "rules": Field("list", "what its class does besides: says_kv_heads where ranks do not divide "
+                   "these", required=False,
+                   of=Field("text", "a rule", choices=("says_kv_heads",))),
     "dropped": Field("text", "when it is not built as a layer: always, or where shared experts "
                      "are among the routed ones", required=False,
                      choices=("always", "shared_fused")),
@@ -109,7 +114,7 @@ CHANGED_MODULE: Row = {
 }
 
 SHARED_FUSED: Row = {
-    "shared": Field("int", "the number of shared experts"),
+    "shared": Field("int", "the number of shared experts, where it matters", required=False),
     "fits": Field("list", "models whose shared experts may be so; any one line", of={
         "experts": Field("list", "numbers of routed experts; absent: any", required=False,
                          of=Field("int", "a number")),
@@ -136,6 +141,8 @@ PASSED_BACKEND: Row = {
                      of=Field("text", "a method")),
     "untyped": Field("flag", "only without --quantization and without expert parallel ranks",
                      required=False),
+    "over": Field("list", "backends besides auto that it replaces", required=False,
+                  of=Field("text", "a backend")),
     "moe_backend": Field("text", "what --moe-runner-backend auto becomes"),
 }
 

@@ -131,7 +131,7 @@ def assign(fields: MixedFields, context: Context, site: Site) -> Assignment | No
         return _embedding(fields, site) if algo == "NVFP4" and not left else None
     if left:
         return unquantized("named in the excluded modules")
-    if algo not in LINEAR:
+    if algo is None or algo not in LINEAR:
         return unquantized(f"no algorithm of this class is given for it: {algo}" if algo else
                            "no algorithm is given for it")
     return LINEAR[algo](fields, context, site)
@@ -221,7 +221,9 @@ LINEAR: Mapping[str, Linear] = {
     **dict.fromkeys(BLOCK_FP8, lambda fields, context, site: fp8.linear(
         _block_fp8(fields), context, site)),
     "MXFP8": lambda fields, context, site: mxfp8.linear(context, site),
-    **{algo: lambda fields, context, site, algo=algo: modelopt_fp4.assign(
-        _nvfp4(fields, algo), context, site) for algo in NVFP4},
+    "NVFP4": lambda fields, context, site: modelopt_fp4.assign(
+        _nvfp4(fields, "NVFP4"), context, site),
+    "W4A16_NVFP4": lambda fields, context, site: modelopt_fp4.assign(
+        _nvfp4(fields, "W4A16_NVFP4"), context, site),
 }
 """Algorithm -> what its linear layers are."""

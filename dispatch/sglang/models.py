@@ -133,13 +133,16 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
     """Return the module as the engine builds it; the names that `own` families give count, those
     of families for every engine are vLLM's."""
     built_as = change.get("module") or OWN_CLASSES.get(module.module, module.module)
-    parts = (sum(leaf.n for leaf in module.leaves),) if change.get("whole") else module.parts
+    leaves = tuple(leaf for leaf in module.leaves
+                   if leaf.name in change.get("leaves", (leaf.name,)))
+    parts = (sum(leaf.n for leaf in leaves),) if change.get("whole") else module.parts
     path = str(change.get("to", module.path.removesuffix(".routed_experts")))
     name = module.known_as if own else path
     default = module.quantized or (module.kind == "embedding" and not own)
     name = next((new + name[len(old):] for old, new in known.items() if name.startswith(old)), name)
-    return module._replace(module=built_as, path=path, parts=parts, known_from=0, known_under={},
-                           known_as=change.get("known_as", name),
+    return module._replace(module=built_as, path=path, parts=parts, leaves=leaves, known_from=0,
+                           before=(*module.before, *change.get("rules", ())),
+                           known_under={}, known_as=change.get("known_as", name),
                            kind=change.get("kind", module.kind),
                            quantized=change.get("quantized", default))
 
@@ -153,9 +156,8 @@ def fuses_shared_experts(
     (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason and
     arg_groups/overrides.py:_moe_runner_fusion_disable)."""
     rule, config = row.get("shared_fused"), checkpoint.text_config
-    if rule is None or deployment.expert_parallel or (
-            config.get("n_shared_experts") != rule["shared"]):
+    shared, experts = config.get("n_shared_experts"), config.get("n_routed_experts")
+    if rule is None or deployment.expert_parallel or shared != rule.get("shared", shared):
         return False
-    experts = config.get("n_routed_experts")
     return any(experts in fits.get("experts", (experts,)) and holds(fits, served)
                for fits in rule["fits"]) and not any(holds(a, served) for a in rule["apart"])

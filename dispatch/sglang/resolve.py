@@ -21,6 +21,7 @@ from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
+from quantplan.dispatch.sglang.mamba import check_ranks
 from quantplan.dispatch.sglang.models import (
     built,
     changed,
@@ -138,7 +139,8 @@ def _made(
         elif module.kind == "experts":
             yield experts_layer(context, serving, site)
         elif module.leaves:
-            check_division(site, tp)
+            check_ranks(context, site, serving.config_class)
+            check_division(site, context.deployment.tp)
             yield _linear(context, serving, site)
         else:
             raise NotKnownError(f"SGLang's {module.module}",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
@@ -13,6 +13,7 @@ from quantplan.dispatch.trace import Refusal, refuse
 from quantplan.tables.errors import NotKnownError
 
 Row = Mapping[str, Any]
+NO_RULE: Row = {}
 NONE = "none"
 """How rows spell no quantization."""
 AUTO = "auto"
@@ -54,17 +55,17 @@ def passed(changes: Row, server: Server, asked: Asked) -> Server:
         raise NotKnownError(f"what SGLang's server makes of {method} with this model class here",
                             hint="The formats of its experts decide, which no rule reads yet.")
     _check_activation(changes, method, asked)
-    backend = _of_mixed(changes, method, asked) or _backend(changes, method, asked)
-    if server.moe_backend == AUTO and backend is not None:
-        server = server._replace(moe_backend=backend)
+    backend = _of_mixed(changes, method, asked)
+    rule: Row = {"moe_backend": backend} if backend else _rule(changes, method, asked)
+    if "moe_backend" in rule and server.moe_backend in (AUTO, *rule.get("over", ())):
+        server = server._replace(moe_backend=rule["moe_backend"])
     return server._replace(dtype=changes.get("dtypes", {}).get(method))
 
 
-def _backend(changes: Row, method: str, asked: Asked) -> str | None:
-    """Return what --moe-runner-backend auto becomes, None where it stays."""
-    rules = changes.get("backends", (changes,))
-    return next((str(rule["moe_backend"]) for rule in rules
-                 if "moe_backend" in rule and _fits(rule, method, asked)), None)
+def _rule(changes: Row, method: str, asked: Asked) -> Row:
+    """Return what --moe-runner-backend becomes; an empty row where it stays."""
+    rules: Sequence[Row] = changes.get("backends", (changes,))
+    return next((rule for rule in rules if _fits(rule, method, asked)), NO_RULE)
 
 
 def _fits(rule: Row, method: str, asked: Asked) -> bool:

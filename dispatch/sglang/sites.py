@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from quantplan.dispatch.sglang.context import Site
-from quantplan.dispatch.shard import VOCAB_PADDING, Shard, shard
+from quantplan.dispatch.shard import VOCAB_PADDING, Shard, on_ranks, shard
 from quantplan.dispatch.structure import Module
 from quantplan.dispatch.trace import refuse
 
 SAYS_HEADS = "says_heads"
 """The rule of modules whose class divides its heads as sizes are, in words
 (layers/attention/vision.py:VisionAttention)."""
+SAYS_KV_HEADS = "says_kv_heads"
+"""The same of its key and value heads, which QKVParallelLinear divides
+(models/dbrx.py:DbrxAttention)."""
 
 
 def site_at(module: Module, index: int | None, tp: int) -> Site:
     """Return the module in layer `index` with rank 0's shard."""
+    module = on_ranks(module, tp)
     cut = _vocab(module, tp) if module.split == "vocab" else shard(module, tp)
     return Site(module.path_at(index), index, module, cut)
 
@@ -30,13 +34,16 @@ def _vocab(module: Module, tp: int) -> Shard:
 
 def check_division(site: Site, tp: int) -> None:
     """Refuse what does not divide over the ranks. Classes assert their heads and all outputs of a
-    merged layer without words; a row-parallel layer says its size (distributed/utils.py:divide)."""
+    merged layer without words; other layers say their size (distributed/utils.py:divide)."""
     if site.shard.divides:
         return
     heads = site.module.heads
-    number = site.shard.k_full if site.module.split == "row" else None
+    number = site.shard.k_full if site.module.split == "row" else (
+        site.shard.n_full if site.module.module == "ColumnParallelLinear" else None)
     if heads is not None and SAYS_HEADS in site.module.before:
         number = heads.query
+    if heads is not None and SAYS_KV_HEADS in site.module.before and heads.query % tp == 0:
+        number = heads.kv
     text = "" if number is None else f"{number} is not divisible by {tp}"
     raise refuse("shapes under TP", "AssertionError", text, site.path, "layers/linear.py",
                  hint="Choose a tensor parallel size that divides this layer.")
