@@ -13,7 +13,7 @@ from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 
 Row = Mapping[str, Any]
-SERVED, REFUSED, UNREGISTERED = "served", "refused", "not registered"
+ACCEPTED, REFUSED, UNREGISTERED = "accepted", "refused", "not registered"
 READ = frozenset(("tp", "dtype", "quantization", "kv_cache_dtype", "trust_remote_code",
                   "allow_deprecated_quantization"))
 """Fields of Deployment that an answer for another platform reads, or that change nothing in it."""
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class MethodState(NamedTuple):
-    """A method on a platform: served, refused (with the engine's words) or not registered."""
+    """A method on a platform: its name is accepted, refused (with the engine's words) or not registered."""
 
     id: str
     config_class: str | None
@@ -133,13 +133,27 @@ def states(table: Row, place: Place, names: Mapping[str, str]) -> Iterator[Metho
     for name, row in here.items():
         said = unsupported(place, name, here)
         if said is None:
-            yield MethodState(name, row["config_class"], SERVED, None,
+            yield MethodState(name, row["config_class"], ACCEPTED, None,
                               row.get("source", table["methods_source"]))
         else:
             yield MethodState(name, row["config_class"], REFUSED, said.message, str(said.source))
     for name, source in names.items():
         if name not in here:
             yield MethodState(name, None, UNREGISTERED, None, source)
+
+
+def method_grid(table: Row) -> dict[str, dict[str, MethodState]]:
+    """Return, for every method that the engine registers anywhere, what it is on each platform
+    where no GPU is named."""
+    places = {name: Place(row, None) for name, row in table["platforms"].items()}
+    known = dict.fromkeys(table["methods"], str(table["methods_source"]))
+    for place in places.values():
+        known |= {own["id"]: str(own["source"]) for own in place.row.get("registers", ())}
+    found: dict[str, dict[str, MethodState]] = {name: {} for name in known}
+    for platform, place in places.items():
+        for state in states(table, place, known):
+            found[state.id][platform] = state
+    return found
 
 
 def unsupported(place: Place, name: str, here: Mapping[str, Row]) -> EngineError | None:

@@ -64,3 +64,14 @@ def tables_diff(old: str, new: str, format_: str) -> None:
     from quantplan.table_commands import run_tables_diff
 
     run_tables_diff(old, new, format_)
+
+
+@tables.command("platforms")
+@click.argument("engine", metavar="ENGINE[@VERSION]", default="vllm")
+@format_option
+def tables_platforms(engine: str, format_: str) -> None:
+    """Which methods ENGINE accepts, refuses or does not register on CPU, ROCm, XPU and NPU, as its
+    source says."""
+    from quantplan.table_commands import run_platforms
+
+    run_platforms(engine, format_)

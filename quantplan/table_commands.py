@@ -96,3 +96,18 @@ def two_versions(old: str, new: str) -> tuple[str, str, str]:
     if other != engine:
         raise UsageError(f"{old} and {new} are two engines", wanted="two versions of one engine")
     return engine, known_version(engine, before), known_version(engine, after)
+
+
+def run_platforms(engine: str, format_: str) -> None:
+    """Print the methods of an engine version on every platform other than CUDA."""
+    from quantplan.dispatch.platforms import method_grid
+    from quantplan.reports.platform_text import grid_text
+    from quantplan.reports.platform_view import grid_view
+    from quantplan.tables.engine_loading import load_engine
+
+    table = load_engine(*engine_named(engine, bare="vllm"))
+    found = method_grid(table)
+    if format_ == "json":
+        say_json(grid_view(table, found))
+    else:
+        say(grid_text(table, found))

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
-from quantplan.dispatch.platforms import REFUSED, SERVED, PlatformTrace
+from quantplan.dispatch.platforms import ACCEPTED, REFUSED, MethodState, PlatformTrace
 from quantplan.dispatch.trace import Trace
 from quantplan.reports.columns import columns
-from quantplan.reports.explain_text import ENGINE_NAMES, error_text
+from quantplan.reports.naming import ENGINE_NAMES
 from quantplan.reports.platform_view import NOT_KNOWN
+from quantplan.reports.verdict_text import error_text
 
 UNCHECKED = "read from the engine's source, not checked against hardware"
 
@@ -89,6 +90,26 @@ def _methods(trace: PlatformTrace) -> str:
     rows = []
     for state in dict.fromkeys(state.state for state in trace.states):
         names = ", ".join(s.id for s in trace.states if s.state == state)
-        rows.append((state if state != SERVED else "methods", names))
+        rows.append((state, names))
     said = next((s.words for s in trace.states if s.state == REFUSED), None)
     return columns([*rows, *([("in words", said)] if said else [])])
+
+
+def grid_text(
+    table: Mapping[str, Any], grid: Mapping[str, Mapping[str, MethodState]]
+) -> str:
+    """Return a table of methods and platforms, with the classes of those that are served."""
+    platforms = list(table["platforms"])
+    rows = [(name, *(_cell(table, platform, row[platform]) for platform in platforms))
+            for name, row in grid.items()]
+    return (f"{ENGINE_NAMES[table['engine']]} {table['version']}: {UNCHECKED}\n"
+            "The class of every method whose name is accepted; whether it has kernels there is "
+            "another question.\n\n"
+            + columns(rows, ("method", *platforms)) + "\n")
+
+
+def _cell(table: Mapping[str, Any], platform: str, state: MethodState) -> str:
+    gpus = table["platforms"][platform].get("drops", {}).get(state.id)
+    if gpus:
+        return "on " + ", ".join(gpus)
+    return str(state.config_class) if state.state == ACCEPTED else state.state

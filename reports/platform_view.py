@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
-from quantplan.dispatch.platforms import PlatformTrace
+from quantplan.dispatch.platforms import MethodState, PlatformTrace
 
 SCHEMA = "quantplan/platform/1"
 NOT_KNOWN = ("fields of the config class", "which of the kernels run, and in which mode",
@@ -68,3 +68,19 @@ def _list(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": part["id"], "layers": part["layers"], "source": part["source"],
             "candidates": [{"kernel": row["id"], "file": row["file"],
                             "asks": list(row.get("asks", ()))} for row in part["candidates"]]}
+
+
+GRID_SCHEMA = "quantplan/tables-platforms/1"
+
+
+def grid_view(
+    table: Mapping[str, Any], grid: Mapping[str, Mapping[str, MethodState]]
+) -> dict[str, Any]:
+    """Return the methods of every platform as JSON-ready data
+    (reports/schema/tables-platforms.v1.json)."""
+    return {"schema": GRID_SCHEMA, "engine": table["engine"], "version": table["version"],
+            "checked_on_hardware": False,
+            "methods": [{"id": name, "platforms": {
+                platform: {"state": state.state, "config_class": state.config_class,
+                           "words": state.words, "source": state.source}
+                for platform, state in row.items()}} for name, row in grid.items()]}

@@ -14,8 +14,8 @@ from quantplan.tables.errors import QuantplanError
 from quantplan import reports
 from quantplan.cli import quantplan
 
-SCHEMA: dict[str, Any] = json.loads((Path(str(reports.__file__)).parent / "schema" /
-                                     "platform.v1.json").read_text(encoding="utf-8"))
+SCHEMAS = Path(str(reports.__file__)).parent / "schema"
+SCHEMA: dict[str, Any] = json.loads((SCHEMAS / "platform.v1.json").read_text(encoding="utf-8"))
 
 
 def run(*arguments: str) -> Result:
@@ -83,3 +83,24 @@ def test_questions_without_an_answer(arguments: tuple[str, ...], code: int, what
 def test_cuda_is_the_default() -> None:
     asked = ("--capability", "9.0", "--engine", "vllm", "--format", "json")
     assert json.loads(run(*asked).output) == json.loads(run(*asked, "--platform", "cuda").output)
+
+
+def test_the_methods_of_every_platform() -> None:
+    result = CliRunner().invoke(quantplan, ["tables", "platforms", "sglang", "--format", "json"])
+    data = json.loads(result.output)
+    validate(data, json.loads((SCHEMAS / "tables-platforms.v1.json").read_text(encoding="utf-8")))
+    states = {row["id"]: {name: cell["state"] for name, cell in row["platforms"].items()}
+              for row in data["methods"]}
+    assert states["gptq"] == {"cpu": "accepted", "rocm": "not registered", "xpu": "accepted",
+                              "npu": "accepted"}
+    assert states["modelopt_fp8"] == {"cpu": "refused", "rocm": "refused", "xpu": "accepted",
+                                      "npu": "accepted"}
+
+
+def test_the_methods_as_a_table() -> None:
+    lines = CliRunner().invoke(quantplan, ["tables", "platforms", "sglang"]).output.splitlines()
+    assert lines[0] == ("SGLang 0.5.22: read from the engine's source, not checked against "
+                        "hardware")
+    row = next(line for line in lines if line.startswith("  mxfp4 "))
+    assert row.split() == ["mxfp4", "Mxfp4Config", "on", "gfx950", "Mxfp4Config",
+                           "Mxfp4W4A4Config"]

@@ -74,7 +74,7 @@ def test_names_and_classes_are_the_engine_s(
 def test_the_seven_methods_of_a_cpu() -> None:
     """layers/quantization/__init__.py:CPU_QUANTIZATION_METHODS."""
     trace = ask("cpu").trace
-    assert {s.id for s in trace.states if s.state == "served"} == {
+    assert {s.id for s in trace.states if s.state == "accepted"} == {
         "fp8", "w8a8_int8", "compressed-tensors", "awq", "gptq", "mxfp4", "auto-round"}
     assert {s.config_class for s in trace.states if s.id in ("awq", "gptq")} == {
         "AWQCPUConfig", "CPUGPTQConfig"}
