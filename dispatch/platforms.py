@@ -44,7 +44,8 @@ class Place(NamedTuple):
 
 
 class MethodState(NamedTuple):
-    """A method on a platform: its name is accepted, refused (with the engine's words) or not registered."""
+    """A method on a platform: its name is accepted, refused in the engine's words, or not
+    registered."""
 
     id: str
     config_class: str | None
