@@ -1,0 +1,65 @@
+"""What SGLang 0.5.22 answers to cases that users reported, of itself and of vLLM.
+
+sglang_cases.jsonl: `source` is the public report; the model is `config`, or that of the case
+`config_of` of public_cases.jsonl; `ask` are the flags, `expect` what SGLang's own code answers on an
+emulated GPU: the outcome with its error, or the method and its class, the KV cache's dtype, and for
+the first layer of each kind its method, scheme, operator and MoeRunner.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quantplan.tables.errors import NotKnownError
+
+from quantplan import explain
+
+HERE = Path(__file__).parent
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a file of this folder."""
+    return [json.loads(line) for line in (HERE / name).read_text(encoding="utf-8").splitlines()]
+
+
+CASES = lines("sglang_cases.jsonl")
+CONFIGS = {case["id"]: case["config"] for case in lines("public_cases.jsonl")}
+
+
+def answer(case: dict[str, Any], version: str) -> dict[str, Any]:
+    """Return our answer; skips what the tables do not know, with the reason that they give."""
+    config = case.get("config") or CONFIGS[case["config_of"]]
+    try:
+        return explain(config, engine="sglang", engine_version=version, **case["ask"]).to_dict()
+    except NotKnownError as error:
+        pytest.skip(f"not known: {error}")
+
+
+def layers(view: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return method, scheme, operator and runner of every layer by its path."""
+    found = {}
+    for row in view["layers"]:
+        for index in row["indices"] or [None]:
+            path = row["path"] if index is None else row["path"].replace("*", str(index), 1)
+            found[path] = [row["method"], row["scheme"], row["kernel"],
+                           row.get("moe_runner_backend")]
+    return found
+
+
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['id']}-{case['source']}")
+def test_the_engine_s_answer(case: dict[str, Any], version: str) -> None:
+    got, expect = answer(case, version), case.get(f"expect_{version}", case["expect"])
+    error = got["error"]
+    assert (got["outcome"], [error["type"], error["message"]] if error else None) == (
+        expect["outcome"], expect.get("error"))
+    if error is None:
+        assert [got["method"]["resolved"], got["method"]["config_class"],
+                got["kv_cache"]["resolved"]] == [
+            expect["method"], expect["config_class"], expect["kv_cache"]]
+        ours = layers(got)
+        for path, wanted in expect["layers"].items():
+            assert [path, *ours[path]] == [path, *wanted]
