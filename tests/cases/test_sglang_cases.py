@@ -1,9 +1,10 @@
-"""What SGLang 0.5.22 answers to cases that users reported, of itself and of vLLM.
+"""What SGLang answers to cases that users reported, of itself and of vLLM.
 
 sglang_cases.jsonl: `source` is the public report; the model is `config`, or that of the case
-`config_of` of public_cases.jsonl; `ask` are the flags, `expect` what SGLang's own code answers on an
-emulated GPU: the outcome with its error, or the method and its class, the KV cache's dtype, and for
-the first layer of each kind its method, scheme, operator and MoeRunner.
+`config_of` of public_cases.jsonl; `ask` are the flags, `expect` what SGLang's own code answers on
+an emulated GPU (`expect_0.5.23` where that version differs): the outcome with its error, or the
+method and its class, the KV cache's dtype, the attention backend, and for the first layer of each
+kind its method, scheme, operator and MoeRunner.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def test_the_engine_s_answer(case: dict[str, Any], version: str) -> None:
         assert [got["method"]["resolved"], got["method"]["config_class"],
                 got["kv_cache"]["resolved"]] == [
             expect["method"], expect["config_class"], expect["kv_cache"]]
+        assert {row["attn_backend"] for row in got["layers"] if "attn_backend" in row} == {
+            expect["attention"]}
         ours = layers(got)
         for path, wanted in expect["layers"].items():
             assert [path, *ours[path]] == [path, *wanted]
