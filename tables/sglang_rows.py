@@ -178,6 +178,8 @@ SERVER_PASS: Row = {
                                  }),
     "not_known": Field("list", "quantization for which what it does is not in the table",
                        required=False, of=Field("text", "a method")),
+    "not_known_with": Field("text", "field of quantization_config with which what it does is not "
+                            "in the table", required=False),
     "reads_weights": Field("flag", "without a quantization config the headers of the weights say "
                            "whether it is fp8", required=False),
     "source": Field("text", "engine file:symbol"),

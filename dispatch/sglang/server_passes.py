@@ -51,7 +51,8 @@ def passed(changes: Row, server: Server, asked: Asked) -> Server:
     named = {"typed": server.quantization, "resolved": asked.resolved,
              "written": written_method(asked.checkpoint)}[changes.get("reads", "typed")]
     method = NONE if named in (None, UNQUANT) else str(named)
-    if method in changes.get("not_known", ()):
+    own = asked.checkpoint.config.get("quantization_config") or {}
+    if method in changes.get("not_known", ()) or changes.get("not_known_with") in own:
         raise NotKnownError(f"what SGLang's server makes of {method} with this model class here",
                             hint="The formats of its experts decide, which no rule reads yet.")
     _check_activation(changes, method, asked)
