@@ -138,8 +138,9 @@ MODULE: Row = {
                           "cut so that each holds whole ones", required=False),
     "aligned": Field("int", "the engine pads the outputs of one rank to a multiple of this, with a "
                      "further part", required=False),
-    "before": Field("list", "rules of dispatch/vllm/construction.py that the class asks before it "
-                    "builds this", required=False, of=Field("text", "a rule")),
+    "before": Field("list", "rules of dispatch/vllm/construction.py, of an engine's own families "
+                    "of its sites.py, that the class asks before it builds this", required=False,
+                    of=Field("text", "a rule")),
     "after": Field("list", "rules that it asks afterwards", required=False,
                    of=Field("text", "a rule")),
     "sizes": Field("map", "facts of the module that are sizes of the model: fact -> size",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quantplan.dispatch.ct_args import Args
-from quantplan.dispatch.sglang.context import Assignment, Context, Site
+from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site
 from quantplan.dispatch.sglang.ct_names import find_target, is_ignored
 from quantplan.dispatch.sglang.ct_schemes import FOLDER, SOURCE, Group
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
@@ -36,10 +36,6 @@ def assign_experts(
         return unquantized_experts("named in ignore")
     if context.facts["moe.backend"] == "flashinfer_trtllm" and _is_mxint4(group):
         return _mxint4(context, site)
-    if context.facts["moe.backend"] not in ("auto", "triton", "marlin"):
-        raise NotKnownError(f"compressed-tensors experts with --moe-backend "
-                            f"{context.facts['moe.backend']}", wanted="auto, triton or marlin",
-                            hint="Drop --moe-backend.")
     weights, inputs = group.weights, group.inputs
     if weights.type == "int" and inputs is None and weights.strategy in ("channel", "group"):
         return _wna16(group, context, site)
@@ -113,10 +109,11 @@ def _wna16(group: Group, context: Context, site: Site) -> Assignment:
 def _nvfp4(group: Group, context: Context, site: Site, held: Experts) -> Assignment:
     """NVFP4 below 10.0, or with 16-bit activations: weight-only on Marlin."""
     weights, inputs = group.weights, group.inputs
-    if weights.group_size != 16 or not weights.symmetric or (
-            inputs is not None and context.gpu.capability >= 100):
-        raise NotKnownError("compressed-tensors NVFP4 experts here",
-                            hint="Only Marlin's, below 10.0, are in SGLang's table yet.")
+    if weights.group_size != 16 or not weights.symmetric:
+        raise NotKnownError("such compressed-tensors NVFP4 experts",
+                            hint="Only symmetric ones in groups of 16 are in SGLang's table yet.")
+    if inputs is not None and context.gpu.capability >= BLACKWELL:
+        return Assignment(METHOD, "CompressedTensorsW4A4Nvfp4MoE", "experts_ct_nvfp4_w4a4")
     refusal = next((refuse(
         "weight loading", "ValueError", f"NVFP4 Marlin MoE requires {word} % {multiple} == 0, got "
         f"{getattr(held, size)}.", site.path, f"{SCHEMES}/compressed_tensors_w4a16_nvfp4_moe.py",
@@ -146,9 +143,6 @@ def _fp8(
                      hint="Quantize per tensor, per channel and token, or in blocks.")
     act = "group" if block else "per_token" if kinds[1] == "token" else "static" if (
         not inputs.dynamic) else "per_tensor"
-    if context.facts["moe.backend"] == "marlin":
-        raise NotKnownError("compressed-tensors FP8 experts with --moe-backend marlin",
-                            wanted="auto or triton")
     return Assignment(METHOD, "CompressedTensorsW8A8Fp8MoE", "experts_ct_fp8", {"moe.act": act})
 
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from quantplan.dispatch import blocks
 from quantplan.dispatch.ct_args import Args, Default, argument_facts
 from quantplan.dispatch.predicates import applies, fill
-from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table
+from quantplan.dispatch.sglang.context import Assignment, Context, Site
 from quantplan.dispatch.sglang.fp8 import check_backend, check_block
+from quantplan.dispatch.sglang.operators import unfit
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
@@ -37,7 +38,7 @@ def assign_group(group: Group, context: Context, site: Site) -> Assignment:
         facts = {**facts, **_block_facts(group, context, site)}
         refusal = _static_blocks(group, site)
     else:
-        refusal = _unfit(context.table, operators, site)
+        refusal = unfit(context.table, operators, site)
     if row["id"] == "CompressedTensorsWNA16":
         _check_groups(group.weights, site)
     return Assignment(METHOD, row["id"], operators, facts, refusal=refusal)
@@ -128,19 +129,6 @@ def _static_blocks(group: Group, site: Site) -> Exception | None:
     return refuse("weights", "AssertionError", "", site.path,
                   f"{FOLDER}/schemes/compressed_tensors_w8a8_fp8.py:CompressedTensorsW8A8Fp8",
                   hint="Block scales go with dynamic activations.")
-
-
-def _unfit(table: Table, operators: str, site: Site) -> Exception | None:
-    """Return what ends the start once the weights are loaded: a shape that no rule of the scheme
-    looks at and that its one operator cannot take. Its words are not known."""
-    for piece in table["ct_pieces"].get(operators, ()):
-        size = {"n": site.shard.n, "k": site.shard.k}[piece["of"]]
-        if size % piece["multiple_of"]:
-            return NotKnownError(
-                f"what {piece['operator']} says of {site.path}, whose {piece['of'].upper()} of "
-                f"{size} is not a multiple of {piece['multiple_of']}",
-                hint="It takes no such layer: choose another tensor parallel size.")
-    return None
 
 
 def _check_groups(weights: Args, site: Site) -> None:

@@ -15,6 +15,7 @@ from quantplan.dispatch.sglang.fp4_experts import packed_experts
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
 from quantplan.dispatch.sglang.modelopt import is_excluded
 from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
+from quantplan.dispatch.sglang.operators import choose, unfit
 from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -25,6 +26,7 @@ EXPERTS = "layers/quantization/fp8.py:Fp8MoEMethod.__init__"
 CREATED = "layers/quantization/fp8.py:Fp8MoEMethod.create_fp8_moe_weight_"
 ALIGNED = ("layers/moe/moe_runner/flashinfer_trtllm.py:"
            "align_fp8_moe_weights_for_flashinfer_trtllm")
+MARLIN = "apply_fp8_marlin_linear"
 SCHEMES = ("static", "dynamic")
 NVFP4_GROUP = 16
 NVFP4_DRAFTS = ("model.decoder.*", "stages.*")
@@ -131,7 +133,10 @@ def linear(fields: Fp8Fields, context: Context, site: Site) -> Assignment:
     if fields.block is None or fields.block[1] == 128:  # other blocks leave no choice
         check_backend(context, facts, site)
     if fields.block is None:
-        return Assignment("Fp8LinearMethod", None, "fp8", facts)
+        chosen = choose(context.table, "fp8", {**context.facts, **site.facts, **facts})
+        refusal = unfit(context.table, "fp8_marlin", site) if (
+            chosen.text("kernel") == MARLIN) else None
+        return Assignment("Fp8LinearMethod", None, "fp8", facts, refusal=refusal)
     _check_mxfp8_view(facts, context, site)
     check_block(fields.block, context, site, site.shard.parts)
     return Assignment("Fp8LinearMethod", None, "fp8_block", facts)
@@ -147,6 +152,9 @@ def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> A
     if is_skipped(context, site.path, fields.ignored):
         return unquantized_experts("named in the layers that Fp8Config leaves alone", "trtllm")
     packed = context.facts["experts.format"] == MXFP4
+    if packed and fields.block is None:
+        raise NotKnownError("packed MXFP4 experts without block scales",
+                            hint="The engine fails after it loaded such weights.")
     return (packed_experts(context, site, held) if packed else None) or _own_experts(
         fields, context, site, held, "experts_packed" if packed else "experts_fp8")
 

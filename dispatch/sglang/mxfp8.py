@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from quantplan.dispatch.sglang import fp8
 from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.expert_formats import MXFP4
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config
 from quantplan.dispatch.sglang.fp8 import Fp8Fields, kv_algo
 from quantplan.dispatch.sglang.ignore import is_skipped
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
 
 SCALES = "layers/quantization/fp8.py:Fp8LinearMethod._process_mxfp8_linear_weight_scale"
 BLOCK = (1, 32)
@@ -64,6 +66,9 @@ def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> A
     if is_skipped(context, site.path, fields.ignored):
         return unquantized_experts("named in the layers that Fp8Config leaves alone", "trtllm")
     fp8.check_experts_block(BLOCK, held, site)
+    if context.facts["experts.format"] == MXFP4:
+        raise NotKnownError("packed MXFP4 experts under mxfp8",
+                            hint="The engine fails after it loaded such weights.")
     refusal = None if context.facts["gpu.family"] == BLACKWELL else refuse(
         "weight loading", "RuntimeError", "MXFP8 MoE quantization requires SM100 or ROCm gfx95 "
         "(gfx942 converts MXFP8 to block-fp8 at load instead).", site.path, LOADED,

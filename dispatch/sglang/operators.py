@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Facts, evaluate, fill
-from quantplan.dispatch.sglang.context import Context, Table
+from quantplan.dispatch.sglang.context import Context, Site, Table
 from quantplan.dispatch.trace import Candidate, Refusal, Selection, refuse
 from quantplan.tables.errors import NotKnownError
 
@@ -73,6 +73,19 @@ def refused_after_loading(table: Table, list_id: str, facts: Facts, path: str) -
         if check is not None and check.verdict == FAIL:
             return refuse("weight loading", "ValueError", str(check.says), path, check.source,
                           hint=f"{check.text}.")
+    return None
+
+
+def unfit(table: Table, operators: str, site: Site) -> Exception | None:
+    """Return what ends the start once the weights are loaded: a shape that no rule of the scheme
+    looks at and that its one operator cannot take. Its words are not known."""
+    for piece in table["ct_pieces"].get(operators, ()):
+        size = {"n": site.shard.n, "k": site.shard.k}[piece["of"]]
+        if size % piece["multiple_of"]:
+            return NotKnownError(
+                f"what {piece['operator']} says of {site.path}, whose {piece['of'].upper()} of "
+                f"{size} is not a multiple of {piece['multiple_of']}",
+                hint="It takes no such layer: choose another tensor parallel size.")
     return None
 
 

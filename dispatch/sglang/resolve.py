@@ -34,7 +34,7 @@ from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import chosen, refused_after_loading
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
-from quantplan.dispatch.sglang.sites import check_division, site_at
+from quantplan.dispatch.sglang.sites import check_before, check_division, site_at
 from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Trace, refuse
 from quantplan.tables.errors import NotKnownError
 
@@ -139,6 +139,7 @@ def _made(
         elif module.kind == "experts":
             yield experts_layer(context, serving, site)
         elif module.leaves:
+            check_before(context, site)
             check_ranks(context, site, serving.config_class)
             check_division(site, context.deployment.tp)
             yield _linear(context, serving, site)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.sglang.context import Site
+from quantplan.dispatch.sglang.context import Context, Site
 from quantplan.dispatch.shard import VOCAB_PADDING, Shard, on_ranks, shard
 from quantplan.dispatch.structure import Module
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
 
 SAYS_HEADS = "says_heads"
 """The rule of modules whose class divides its heads as sizes are, in words
@@ -13,6 +14,9 @@ SAYS_HEADS = "says_heads"
 SAYS_KV_HEADS = "says_kv_heads"
 """The same of its key and value heads, which QKVParallelLinear divides
 (models/dbrx.py:DbrxAttention)."""
+WHOLE_HEADS, DEEP_GEMM, DEEP_GEMM_CLASS = "whole_heads", "deep_gemm", "deep_gemm_class"
+"""Rules of modules whose class asserts that ranks divide its heads before it builds anything,
+imports DeepGEMM, or stands in a file that does."""
 
 
 def site_at(module: Module, index: int | None, tp: int) -> Site:
@@ -47,3 +51,22 @@ def check_division(site: Site, tp: int) -> None:
     text = "" if number is None else f"{number} is not divisible by {tp}"
     raise refuse("shapes under TP", "AssertionError", text, site.path, "layers/linear.py",
                  hint="Choose a tensor parallel size that divides this layer.")
+
+
+def check_before(context: Context, site: Site) -> None:
+    """Refuse what the class of a module refuses before it builds the module. Raises NotKnownError
+    where the engine cannot import the class."""
+    before, heads = site.module.before, site.module.facts.get("heads", 0)
+    if WHOLE_HEADS in before and heads % context.deployment.tp:
+        raise refuse("shapes under TP", "AssertionError", "", site.path,
+                     "models/deepseek_v2.py:DeepseekV2AttentionMLA",
+                     hint=f"Choose a tensor parallel size that divides {heads} heads.")
+    if context.facts["lib.deep_gemm"] is not False:
+        return
+    if DEEP_GEMM in before:
+        raise refuse("layer assignment", "ModuleNotFoundError", "No module named 'deep_gemm'",
+                     site.path, "layers/attention/dsa/utils.py:resolve_num_sms",
+                     hint="Install sgl-deep-gemm: sparse attention needs it on every GPU.")
+    if DEEP_GEMM_CLASS in before:
+        raise NotKnownError(f"SGLang's {context.structure.architecture} without DeepGEMM",
+                            hint="Its class is not imported then: install sgl-deep-gemm.")

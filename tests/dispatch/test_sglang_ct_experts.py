@@ -44,6 +44,12 @@ def ask(weights: Any, inputs: Any = None, capability: int = 90, ignore: tuple[st
     ({**INT4, "symmetric": False}, None, 100, {"tp": 4}, "CompressedTensorsWNA16MoE", "marlin"),
     (NVFP4, {**NVFP4, "dynamic": "local"}, 80, {"moe_backend": "triton"},
      "CompressedTensorsW4A16Nvfp4MoE", "marlin"),
+    (NVFP4, {**NVFP4, "dynamic": "local"}, 120, {"moe_backend": "marlin"},
+     "CompressedTensorsW4A4Nvfp4MoE", "flashinfer_cutlass"),
+    (NVFP4, {**NVFP4, "dynamic": "local"}, 100, {"moe_backend": "flashinfer_trtllm"},
+     "CompressedTensorsW4A4Nvfp4MoE", "flashinfer_trtllm"),
+    (INT4, None, 120, {"moe_backend": "flashinfer_trtllm"}, "CompressedTensorsWNA16MoE", "marlin"),
+    (CHANNEL, TOKEN, 90, {"moe_backend": "deep_gemm"}, "CompressedTensorsW8A8Fp8MoE", "none"),
 ])
 def test_the_scheme_and_its_runner(  # noqa: PLR0917
     weights: Any, inputs: Any, capability: int, options: dict[str, Any], scheme: str, runner: str

@@ -281,3 +281,18 @@ def test_a_gate_of_low_rank_is_not_known() -> None:
     config = {**K3, "text_config": {**K3_TEXT, "linear_attn_config": gate}}
     with pytest.raises(NotKnownError, match="KimiK3DeltaAttention"):
         explain(config, engine="sglang", capability=90)
+
+
+@pytest.mark.parametrize("config", [LITE, {**LITE, "quantization_config": BLOCK}])
+def test_heads_that_ranks_do_not_divide_end_the_start_first(config: dict[str, Any]) -> None:
+    """20 heads on 8 ranks: DeepseekV2AttentionMLA asserts it before any projection is made."""
+    error = explain(config, engine="sglang", capability=90, tp=8).trace.error
+    assert error is not None and (error.type, error.message) == ("AssertionError", "")
+
+
+def test_sparse_attention_needs_deep_gemm_on_every_gpu() -> None:
+    error = explain(V32, engine="sglang", capability=80, libs={"deep_gemm": False}).trace.error
+    assert error is not None and (error.type, error.message) == (
+        "ModuleNotFoundError", "No module named 'deep_gemm'")
+    with pytest.raises(NotKnownError, match="DeepseekV4ForCausalLM without DeepGEMM"):
+        explain(V4, engine="sglang", capability=80, libs={"deep_gemm": False})
