@@ -50,15 +50,25 @@ def _row(table: Table, architecture: str) -> Mapping[str, Any] | None:
 
 
 def lifted(table: Table, checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with the text config's quantization config as its own, where it has
-    none and the class' config takes that (configs/kimi_k25.py:KimiK25Config)."""
-    names, text = checkpoint.config.get("architectures"), checkpoint.config.get("text_config")
+    """Return the checkpoint with what its text config says of quantization as its own: values of
+    the text config that the whole lacks become its own, unless the engine reads the file again with
+    a config class of its own (utils/hf_transformers/config.py:get_config), which may take them too
+    (configs/kimi_k25.py:KimiK25Config)."""
+    config = checkpoint.config
+    names, text = config.get("architectures"), config.get("text_config")
     row = _row(table, names[0]) if isinstance(names, list) and names else None
-    if row is None or not row.get("quantized_text") or not isinstance(text, Mapping) or (
-            checkpoint.config.get("quantization_config") is not None):
+    if not isinstance(text, Mapping):
         return checkpoint
-    return checkpoint._replace(config={
-        **checkpoint.config, "quantization_config": text.get("quantization_config")})
+    if config.get("model_type") in table["model_types"]["own"]:
+        takes = row is not None and row.get("quantized_text")
+        keys = [key for key in LIFTED[:1] if takes and config.get(key) is None]
+    else:
+        keys = [key for key in LIFTED if key not in config]
+    given = {key: text[key] for key in keys if text.get(key) is not None}
+    return checkpoint._replace(config={**config, **given}) if given else checkpoint
+
+
+LIFTED = ("quantization_config", "compression_config")
 
 
 def check_class(row: Mapping[str, Any], checkpoint: Checkpoint, method: str | None) -> None:

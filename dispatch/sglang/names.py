@@ -29,18 +29,33 @@ class NamedMethod(NamedTuple):
 def name_method(
     table: Table, checkpoint: Checkpoint, requested: str | None, capability: int
 ) -> NamedMethod:
-    """Return the method's final name, or refuse as the engine does."""
+    """Return the method's final name, or refuse as the engine does. The config that its class
+    reads may be the text config's, which has no say in the name
+    (model_loader/checkpoint_quantization.py:resolve_checkpoint_quant_spec)."""
     asked = None if requested in (None, UNQUANT) else str(requested).lower()
     config = quantization_config(table, checkpoint)
     own, resolved, steps = None, asked, _UNCHANGED
     if config is not None:
-        own = str(config.get("quant_method", asked or "")).lower()
+        own = _own_name(table, config, asked)
         resolved, steps = _resolved(table, config, own, asked, capability)
     if resolved is not None and resolved not in table["methods"]:
         names = list(table["methods"])
         raise refuse("method name", "ValueError", f"Unknown quantization method: {resolved}. Must "
                      f"be one of {names}.", None, table["names_source"], hint=_way_out(own))
+    if config is None and resolved is not None:
+        config = _mapping(checkpoint.text_config.get("quantization_config"),
+                          "text_config.quantization_config")
     return NamedMethod(own, resolved, config, steps)
+
+
+def _own_name(table: Table, config: Config, asked: str | None) -> str:
+    """Return the checkpoint's own name of the method; refuses what is no text."""
+    own = config.get("quant_method", asked or "")
+    if isinstance(own, str):
+        return own.lower()
+    raise refuse("method name", "AttributeError",
+                 f"{type(own).__name__!r} object has no attribute 'lower'", None,
+                 table["names_source"], hint="quantization_config: quant_method is a text.")
 
 
 def quantization_config(table: Table, checkpoint: Checkpoint) -> Config | None:
@@ -62,6 +77,9 @@ def modelopt_method(table: Table, config: Config) -> dict[str, Any] | None:
     nested = inner.get("quantization") if isinstance(inner, Mapping) else None
     inner = nested if isinstance(nested, Mapping) else inner
     algo = inner.get("quant_algo") if isinstance(inner, Mapping) else None
+    if algo and not isinstance(algo, str):
+        raise CheckpointError("quantization config: quant_algo", wanted="a text",
+                              found=repr(algo)[:60])
     if algo == "MIXED_PRECISION":
         return {"quant_method": _mixed(inner), "quant_algo": algo}
     fits = (row["method"] for row in table["modelopt_algos"]

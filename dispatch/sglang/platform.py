@@ -14,6 +14,7 @@ from quantplan.dispatch.platforms import (
 )
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.dtypes import model_dtype
+from quantplan.dispatch.sglang.models import lifted
 from quantplan.dispatch.sglang.names import UNQUANT, name_method
 from quantplan.dispatch.sglang.serving import check_gates, check_without_config
 from quantplan.dispatch.trace import EngineError, Method, Refusal
@@ -23,7 +24,7 @@ def resolve_platform(
     checkpoint: Checkpoint, table: Table, place: Place, deployment: Deployment
 ) -> PlatformTrace:
     """Return the method's name and class there, its gates and the KV cache's dtype."""
-    here = on_platform(table, place)
+    here, checkpoint = on_platform(table, place), lifted(table, checkpoint)
     choices = {str(name): str(table["methods_source"])
                for name in (*table["quantization_choices"], *table["methods"]) if name != UNQUANT}
     dtype, requested = model_dtype(checkpoint, deployment.dtype), deployment.quantization

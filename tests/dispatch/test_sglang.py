@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from quantplan.tables.errors import NotKnownError, UsageError
+from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 
 from quantplan import Explanation, explain
 
@@ -62,3 +62,21 @@ def test_head_dim_that_only_sglang_reads_is_not_known() -> None:
 def test_flags_that_are_not_answered(option: str, value: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         explain(LLAMA, engine="sglang", capability=90, **{option: value})
+
+
+@pytest.mark.parametrize("quant, message", [
+    ({"quant_method": None}, "'NoneType' object has no attribute 'lower'"),
+    ({"quant_method": 5}, "'int' object has no attribute 'lower'"),
+    ({"quant_method": []}, "'list' object has no attribute 'lower'"),
+    ({"quant_method": "modelopt", "quant_algo": None},
+     "'NoneType' object has no attribute 'upper'"),
+])
+def test_names_of_methods_that_are_no_text(quant: Any, message: str) -> None:
+    error = ask(quant).trace.error
+    assert error is not None
+    assert (error.type, error.message) == ("AttributeError", message)
+
+
+def test_an_algorithm_that_is_no_text() -> None:
+    with pytest.raises(CheckpointError, match="quant_algo"):
+        ask({"quant_method": "modelopt", "quant_algo": 5})
