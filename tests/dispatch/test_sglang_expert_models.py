@@ -164,3 +164,31 @@ def test_index_heads_are_cut_over_as_many_ranks(tp: int, features: int) -> None:
     layer = next(x for x in ask(MINIMAX_M3, M3_MIXED, 90, tp=tp)["layers"]
                  if x["path"].endswith("index_qkv_proj"))
     assert layer["n"] == features
+
+
+@pytest.mark.parametrize("options, runner", [
+    ({"tp": 4, "enable_expert_parallel": True}, "triton"), ({"quantization": "mxfp4"}, "triton"),
+    ({"moe_backend": "triton"}, "triton"), ({"moe_backend": "marlin"}, "marlin")])
+def test_mxfp4_without_triton_kernels(options: dict[str, Any], runner: str) -> None:
+    """The pass chooses triton_kernels only without --quantization and expert parallel ranks; auto
+    makes weights 16-bit while loading."""
+    assert experts(ask(GPT_OSS, MXFP4, 90, **options)) == ("Mxfp4MoEMethod", runner)
+
+
+@pytest.mark.parametrize("backend", ["cutlass", "flashinfer_cutlass"])
+def test_backends_that_mxfp4_has_no_runner_for(backend: str) -> None:
+    error = ask(GPT_OSS, MXFP4, 90, moe_backend=backend)["error"]
+    assert (error["type"], error["message"]) == (
+        "NotImplementedError", "Mxfp4MoEMethod has no MoeRunner for "
+        f"backend=MoeRunnerBackend.{backend.upper()} / _fi_kernel=None.")
+
+
+@pytest.mark.parametrize("tp, message", [
+    (3, "4864 is not divisible by 3"),
+    (16, "If tensor parallel world size does not divide num_groups, then num_groups must equal 1.")
+])
+def test_ranks_that_do_not_divide_a_mamba_mixer(tp: int, message: str) -> None:
+    """The cache first (configs/mamba_utils.py:Mamba2StateShape), then the mixer's groups."""
+    error = ask({**NEMOTRON, "num_attention_heads": 48, "num_key_value_heads": 48}, None, 90,
+                tp=tp)["error"]
+    assert (error["type"], error["message"]) == ("AssertionError", message)
