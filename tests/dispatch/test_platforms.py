@@ -183,6 +183,32 @@ def test_vllm_s_lists(platform: str, quant: Any, kernels: list[str] | None) -> N
         [] if kernels is None else [kernels])
 
 
+@pytest.mark.parametrize("version, platform, refused, kernels", [
+    ("0.33.0", "cpu", set(), ["CPUFP8W8A8ScaledMMLinearKernel",
+                              "CPUFp8PerTensorScaledMMLinearKernel",
+                              "CPUFp8ChannelWiseScaledMMLinearKernel",
+                              "PerTensorTorchFP8ScaledMMLinearKernel",
+                              "ChannelWiseTorchFP8ScaledMMLinearKernel"]),
+    ("0.25.1", "cpu", set(), ["PerTensorTorchFP8ScaledMMLinearKernel",
+                              "ChannelWiseTorchFP8ScaledMMLinearKernel"]),
+    ("0.25.1", "xpu", set(), ["XPUW8A16FP8LinearKernel", "XPUW8A8FP8LinearKernel"]),
+    ("0.25.1", "rocm", {"fp_quant", "gptq_marlin", "humming", "experts_int8", "moe_wna16", "inc",
+                        "int8_per_channel_weight_only"},
+     ["AiterHipbMMPerTokenFp8ScaledMMLinearKernel",
+      "AiterPreshuffledPerTokenFp8ScaledMMLinearKernel",
+      "AiterPerTokenFp8ScaledMMLinearKernel", "ROCmFP8ScaledMMLinearKernel",
+      "PerTensorTorchFP8ScaledMMLinearKernel", "RowWiseTorchFP8ScaledMMLinearKernel",
+      "ChannelWiseTorchFP8ScaledMMLinearKernel"]),
+])
+def test_versions_of_vllm_differ(
+    version: str, platform: str, refused: set[str], kernels: list[str]
+) -> None:
+    """platforms/*.py:supported_quantization and _POSSIBLE_FP8_KERNELS of that version."""
+    trace = ask(platform, CONFIGS["fp8"], "vllm", engine_version=version).trace
+    assert {s.id for s in trace.states if s.state == "refused"} == refused
+    assert [[c["id"] for c in part["candidates"]] for part in trace.lists] == [kernels]
+
+
 @pytest.mark.parametrize("platform, engine, options, error", [
     ("npu", "vllm", {}, NotKnownError), ("cpu", "vllm", {"gpu": "gfx942"}, UsageError),
     ("rocm", "vllm", {"gpu": "h100"}, UsageError), ("tpu", "vllm", {}, UsageError),
