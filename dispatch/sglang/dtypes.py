@@ -16,10 +16,12 @@ NAMES: Mapping[str, str] = {
 
 
 def model_dtype(checkpoint: Checkpoint, requested: str) -> str:
-    """Return the dtype before the GPU is asked: the config's, float16 for models of float32 and of
-    none, bfloat16 for Gemma (configs/model_config.py:_get_and_verify_dtype)."""
-    config = checkpoint.text_config
-    named = config.get("dtype") or config.get("torch_dtype") or "float32"
+    """Return the dtype before the GPU is asked: the text config's, else the whole's
+    (utils/hf_transformers/common.py:get_hf_text_config), float16 for models of float32 and of none,
+    bfloat16 for Gemma (configs/model_config.py:_get_and_verify_dtype)."""
+    config, whole = checkpoint.text_config, checkpoint.config
+    named = next((part[key] for part in (config, whole) for key in ("dtype", "torch_dtype")
+                  if part.get(key)), "float32")
     own = NAMES.get(str(named).replace("torch.", ""))
     if own is None:
         raise CheckpointError("config.json: torch_dtype", wanted=", ".join(NAMES),

@@ -55,8 +55,8 @@ def layers(view: dict[str, Any]) -> dict[str, list[Any]]:
 def test_the_engine_s_answer(case: dict[str, Any], version: str) -> None:
     got, expect = answer(case, version), case.get(f"expect_{version}", case["expect"])
     error = got["error"]
-    assert (got["outcome"], [error["type"], error["message"]] if error else None) == (
-        expect["outcome"], expect.get("error"))
+    told = [error["type"], error["message"].replace("https://hf.co", "<hub>")] if error else None
+    assert (got["outcome"], told) == (expect["outcome"], expect.get("error"))
     if error is None:
         assert [got["method"]["resolved"], got["method"]["config_class"],
                 got["kv_cache"]["resolved"]] == [
@@ -65,3 +65,20 @@ def test_the_engine_s_answer(case: dict[str, Any], version: str) -> None:
         ours = layers(got)
         for path, wanted in expect["layers"].items():
             assert [path, *ours[path]] == [path, *wanted]
+
+
+@pytest.mark.parametrize("whole, text, dtype", [
+    ({"torch_dtype": "bfloat16"}, {}, "bfloat16"), ({}, {}, "float16"),
+    ({"torch_dtype": "bfloat16"}, {"dtype": None}, "bfloat16"),
+])
+def test_a_text_config_without_a_dtype_has_the_whole_s(
+    whole: dict[str, Any], text: dict[str, Any], dtype: str
+) -> None:
+    """Qwen3-VL; the engine's own answers."""
+    config = next(case["config"] for case in CASES if case["id"] == "Q082-q3vl-null")
+    kept = {key: value for key, value in config.items()
+            if key not in ("dtype", "torch_dtype", "quantization_config", "text_config")}
+    own = {key: value for key, value in config["text_config"].items()
+           if key not in ("dtype", "torch_dtype", "quantization_config")}
+    asked = {**kept, **whole, "text_config": {**own, **text}}
+    assert explain(asked, engine="sglang", capability="9.0").trace.dtype == dtype
