@@ -11,7 +11,8 @@ SET_BY_RULES = frozenset({"attn.base", "attn.prefill", "attn.decode", "page.size
 ATTENTION_FACTS = frozenset({
     *SET_BY_RULES, "attn.runs_prefill", "attn.runs_decode", "attn.unset", "attn.same",
     "attn.split", "gpu.memory_mib", "model.architecture", "model.asymmetric", "dsa.page",
-    "kv.dtype", "kv.method", "kv.algo", "kv.requested", "encoder.backend"})
+    "kv.dtype", "kv.method", "kv.algo", "kv.requested", "encoder.backend",
+    "encoder.module", "kv.would"})
 """Facts of attention, besides those of model_facts: dispatch/sglang/attention.py."""
 
 

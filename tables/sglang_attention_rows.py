@@ -72,6 +72,8 @@ ATTENTION: Row = {
                                of=Field("text", "an architecture")),
         "given": Field("list", "fields of the text config that are not null", required=False,
                        of=Field("text", "a field")),
+        "holds": Field("map", "field of the text config -> a text that is in its list",
+                       required=False, of=Field("text", "a text")),
         "quantization": Field("map", "field of the quantization config -> its value, in any case",
                               required=False, of=Field("text", "a value")),
         "source": Field("text", "engine file:symbol"),
@@ -85,8 +87,8 @@ ATTENTION: Row = {
         "backend": Field("text", "the class of its backend"),
         "source": Field("text", "engine file:symbol"),
     }),
-    "encoders": Field("list", "classes of attention in encoders, which have no KV cache",
-                      of=Field("text", "a module class")),
+    "encoders": Field("map", "class of attention in encoders, which have no KV cache -> the list "
+                      "from which its backend is chosen", of=Field("text", "a list")),
     "encoder_source": Field("text", "engine file:symbol"),
     "encoder_rules": Field("list", "what ends the start where such a layer is built", of=RULE),
 }

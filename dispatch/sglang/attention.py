@@ -80,9 +80,11 @@ def model_facts(rows: Row, checkpoint: Checkpoint) -> dict[str, Any]:
     quantizer = checkpoint.config.get("quantization_config")
     facts: dict[str, Any] = {row["fact"]: False for row in rows["model_facts"]}
     for row in rows["model_facts"]:
-        if names[0] in row.get("architectures", names[:1]) and all(
-                config.get(field) for field in row.get("given", ())) and _says(
-                quantizer, row.get("quantization", {})):
+        if (names[0] in row.get("architectures", names[:1])
+                and all(config.get(field) for field in row.get("given", ()))
+                and all(text in (config.get(field) or ())
+                        for field, text in row.get("holds", {}).items())
+                and _says(quantizer, row.get("quantization", {}))):
             facts[row["fact"]] = True
     return {**facts, "model.architecture": names[0], "model.asymmetric": _asymmetric(config),
             "dsa.page": rows["index_page"] * (config.get("index_kpool") or 1)}

@@ -19,12 +19,13 @@ Row = Mapping[str, Any]
 
 class Attended(NamedTuple):
     """What every attention layer has: the server's choice, the KV cache's dtype and method, how
-    attention of encoders was chosen, which has no cache, and the facts of all this."""
+    attention of each class of encoders was chosen, which has no cache, and the facts of all this.
+    """
 
     attention: Attention
     dtype: str
     method: str | None
-    encoder: Selection
+    encoders: Mapping[str, Selection]
     facts: Row
 
 
@@ -32,20 +33,23 @@ def attended(context: Context, attention: Attention, serving: Serving) -> Attend
     """Return what attention layers have."""
     table, deployment = context.table, context.deployment
     dtype = kv_dtype(table, attention.kv_dtype, context.dtype, serving.kv_algo)
-    encoder = _encoder(table["attention"], deployment, attention)
-    facts = {**attention.facts, "kv.dtype": dtype, "kv.method": serving.kv_method or UNSET,
-             "kv.algo": str(serving.kv_algo).upper(), "kv.requested": deployment.kv_cache_dtype,
-             "encoder.backend": encoder.kernel}
-    return Attended(attention, dtype, serving.kv_method, encoder, facts)
+    rows = table["attention"]
+    encoders = {name: _encoder(rows, found, deployment, attention)
+                for name, found in rows["encoders"].items()}
+    method = None if attention.facts["model.bare_attention"] else serving.kv_method
+    facts = {**attention.facts, "kv.dtype": dtype, "kv.method": method or UNSET,
+             "kv.would": serving.kv_method or UNSET,
+             "kv.algo": str(serving.kv_algo).upper(), "kv.requested": deployment.kv_cache_dtype}
+    return Attended(attention, dtype, method, encoders, facts)
 
 
-def _encoder(rows: Row, deployment: Deployment, attention: Attention) -> Selection:
+def _encoder(rows: Row, name: str, deployment: Deployment, attention: Attention) -> Selection:
     asked, source = deployment.mm_attention_backend, rows["encoder_source"]
     if asked is None:
-        candidates, chosen = walk(rows, "encoder", attention.facts)
-        return Selection("encoder", chosen, candidates)
+        candidates, chosen = walk(rows, name, attention.facts)
+        return Selection(name, chosen, candidates)
     step = Step("Pinned", asked, f"--mm-attention-backend {asked}", source)
-    return Selection("encoder", asked, (Candidate(asked, PASS, (), source),), (step,))
+    return Selection(name, asked, (Candidate(asked, PASS, (), source),), (step,))
 
 
 def keeps_cache(table: Table, site: Site) -> bool:
@@ -60,7 +64,8 @@ def attention_layer(table: Table, found: Attended, site: Site) -> Layer:
     layer = Layer(site.path, name, layer_index=site.layer_index)
     if name in rows["encoders"]:
         _check_encoder(rows, found, site)
-        return layer._replace(attn_backend=found.encoder.kernel, selection=found.encoder)
+        selection = found.encoders[name]
+        return layer._replace(attn_backend=selection.kernel, selection=selection)
     if not keeps_cache(table, site):
         return layer._replace(attn_backend=_state_backend(rows, found, name))
     prefill = attention.prefill if attention.prefill != attention.decode else None
@@ -70,8 +75,10 @@ def attention_layer(table: Table, found: Attended, site: Site) -> Layer:
 
 
 def _check_encoder(rows: Row, found: Attended, site: Site) -> None:
+    name = site.module.module
+    facts = {**found.facts, "encoder.module": name, "encoder.backend": found.encoders[name].kernel}
     for rule in rows["encoder_rules"]:
-        if is_made(rule, found.facts):
+        if is_made(rule, facts):
             row = rule["refuses"]
             raise refuse("kernel selection", row["type"], row["message"], site.path,
                          rule["source"], hint=row.get("hint"))

@@ -72,9 +72,10 @@ def _model_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
 
 
 def _cache(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dtype of the KV cache, where the worker tells that of the whole model."""
-    if "kv_cache_dtype" in engines:
-        yield "kv_cache_dtype", ours["kv_cache"]["resolved"], engines["kv_cache_dtype"]
+    """Yield the KV cache's dtype and page size, where the worker tells those of the whole model."""
+    for field, own in (("kv_cache_dtype", "resolved"), ("page_size", "page_size")):
+        if field in engines:
+            yield field, ours["kv_cache"].get(own), engines[field]
 
 
 def _refusals(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[Difference]:
@@ -95,8 +96,9 @@ def _refusals(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> Iterator[D
 
 def _ordered(text: str | None) -> str | None:
     """Return a message with its sets of names in order, theirs is another in every process, and
-    its mappings, theirs is the file's."""
-    return text and FLAT_BRACES.sub(lambda match: ", ".join(sorted(match[0].split(", "))), text)
+    its mappings, theirs is the file's; without blanks around it."""
+    return text and FLAT_BRACES.sub(lambda match: ", ".join(sorted(match[0].split(", "))),
+                                    text.strip())
 
 
 def _words(error: Mapping[str, Any]) -> str | None:

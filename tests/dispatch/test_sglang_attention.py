@@ -156,3 +156,50 @@ def test_what_the_checkpoint_says_of_the_cache(
                   "kv_cache_scheme": scheme, "ignore": []}, 100)
     assert trace.kv_cache["resolved"] == dtype
     assert ("kv-scheme-not-followed" in {f.id for f in trace.findings}) is ignored
+
+
+@pytest.mark.parametrize("architecture, model_type, method, found", [
+    ("LlamaForCausalLM", "llama", "Fp8KVCacheMethod", "kv-default-scales"),
+    ("Qwen3ForCausalLM", "qwen3", None, "kv-scales-not-read")])
+def test_a_class_that_hands_attention_no_quantization_config(
+    architecture: str, model_type: str, method: str | None, found: str
+) -> None:
+    """models/qwen3.py:Qwen3Attention makes RadixAttention without it: no method, no scales."""
+    config = {**LLAMA, "architectures": [architecture], "model_type": model_type, "head_dim": 128,
+              "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}}
+    trace = explain(config, engine="sglang", capability=90, kv_cache_dtype="fp8_e4m3").trace
+    assert {x.method for x in trace.layers if x.module == "RadixAttention"} == {method}
+    assert trace.kv_cache["method"] == method
+    assert found in {finding.id for finding in trace.findings}
+
+
+VISION = {"depth": 2, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16,
+          "out_hidden_size": 4096, "patch_size": 16, "spatial_merge_size": 2,
+          "temporal_patch_size": 2, "in_channels": 3, "num_position_embeddings": 2304,
+          "deepstack_visual_indexes": [0]}
+QWEN3_VL = {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+            "vision_config": VISION, "text_config": {
+                **LLAMA, "model_type": "qwen3_vl_text", "head_dim": 128, "dtype": "bfloat16"}}
+
+
+@pytest.mark.parametrize("capability, asked, encoder, decode, prefill", [
+    (80, None, "triton_attn", "flashinfer", None), (90, None, "fa3", "flashinfer", "fa3"),
+    (100, None, "fa4", "trtllm_mha", None), (120, None, "triton_attn", "flashinfer", None),
+    (100, "sdpa", "sdpa", "trtllm_mha", None)])
+def test_the_encoder_has_a_backend_of_its_own(
+    capability: int, asked: str | None, encoder: str, decode: str, prefill: str | None
+) -> None:
+    """layers/attention/vision.py:VisionAttention; on 9.x Qwen3-VL decodes with FlashInfer."""
+    layers = explain(QWEN3_VL, engine="sglang", capability=capability,
+                     mm_attention_backend=asked).trace.layers
+    assert {(x.module, x.attn_backend, x.prefill_backend) for x in layers if x.attn_backend} == {
+        ("VisionAttention", encoder, None), ("RadixAttention", decode, prefill)}
+
+
+def test_an_encoder_backend_that_blackwell_has_not() -> None:
+    error = explain(QWEN3_VL, engine="sglang", capability=100,
+                    mm_attention_backend="fa3").trace.error
+    assert error is not None
+    assert (error.type, error.message, error.layer) == (
+        "ValueError", "The 'fa3' backend is not supported on Blackwell GPUs",
+        "visual.blocks.0.attn")

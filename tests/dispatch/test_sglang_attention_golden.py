@@ -1,4 +1,4 @@
-"""What ServerArgs of SGLang 0.5.22 and 0.5.23 made of attention's arguments for 145 models
+"""What ServerArgs of SGLang 0.5.22 and 0.5.23 made of attention's arguments for 146 models
 (tests/golden): the backends of both phases, the page size, the KV dtype, DSA's kernels, or the
 refusal."""
 

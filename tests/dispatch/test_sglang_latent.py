@@ -258,7 +258,8 @@ def test_the_modules_of_kimi_k3() -> None:
     assert names == {
         "model.embed_tokens", "model.output_attn_res_proj", "self_attn.fused_qkvg_proj",
         "self_attn.b_proj", "self_attn.f_a_proj", "self_attn.f_b_proj", "self_attn.qkv_conv1d",
-        "self_attn.o_proj", "self_attn.fused_qkv_a_proj_with_mqa", "self_attn.q_b_proj",
+        "self_attn.attn", "self_attn.o_proj", "self_attn.fused_qkv_a_proj_with_mqa",
+        "self_attn.q_b_proj",
         "self_attn.kv_b_proj", "self_attn.attn_mqa", "self_attn.attn_mha", "self_attn.g_proj",
         "mlp.gate_up_proj", "mlp.down_proj", "mlp.experts", "mlp.shared_experts.gate_up_proj",
         "mlp.shared_experts.down_proj", "mlp.routed_expert_down_proj",

@@ -74,6 +74,8 @@ def _start(asked: Asked, leaves: Leaves) -> None:
     imported("sglang.srt.model_executor.model_runner_components.load_model_utils"
              ).maybe_downgrade_dtype_for_legacy_gpu(model_config=config)
     asked.answer["dtype"] = _name(config.dtype)
+    asked.answer["page_size"] = imported(
+        "sglang.srt.arg_groups.overrides").resolution_result(arguments, "page_size")
     model = _model(asked, config)
     _read_cache_dtype(asked, config, context, model)
     asked.stage = "process_weights"

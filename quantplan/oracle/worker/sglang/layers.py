@@ -16,6 +16,8 @@ TOKENS = 16
 """Rows of the activations."""
 
 ATTENTION = "RadixAttention"
+ENCODERS = ("VisionAttention", "Gemma4VisionAttention")
+STATES = ("RadixLinearAttention",)
 WEIGHTS_OF_EXPERTS = ("w13_weight", "w13_qweight")
 NEEDS_LOADED_WEIGHTS = ("BitsAndBytes", "GGUF")
 """Methods that run with what only loading makes."""
@@ -31,10 +33,12 @@ def layers_of(model: Any, dtype: Any, leaves: Leaves, asked: Any) -> list[dict[s
     leaves.replace()
     rows, failed = [], []
     for path, layer in model.named_modules():
-        if getattr(layer, "quant_method", None) is None and type(layer).__name__ != ATTENTION:
+        kind = type(layer).__name__
+        if getattr(layer, "quant_method", None) is None and kind not in (
+                ATTENTION, *ENCODERS, *STATES):
             continue
         try:
-            rows.append(row_of(path, layer, dtype))
+            rows.append(row_of(path, layer, dtype) | attention_of(layer, asked.answer))
         except Exception as error:
             failed.append((path, error))
     if failed:
@@ -45,12 +49,12 @@ def layers_of(model: Any, dtype: Any, leaves: Leaves, asked: Any) -> list[dict[s
 
 def row_of(path: str, layer: Any, dtype: Any) -> dict[str, Any]:
     """Return what one layer became. Raises what the preparation of its weights raises."""
-    method, kind = layer.quant_method, type(layer).__name__
+    method, kind = getattr(layer, "quant_method", None), type(layer).__name__
     scheme = getattr(layer, "scheme", None) or getattr(method, "scheme", None)
     row = {"path": path, "module": kind, "method": method and type(method).__name__,
            "scheme": scheme and type(scheme).__name__}
     embedding = "Embedding" in kind and "LMHead" not in kind
-    if kind == ATTENTION:
+    if kind in (ATTENTION, *ENCODERS, *STATES):
         return row
     if embedding:
         return {**row, **_sizes(layer)}
@@ -59,6 +63,22 @@ def row_of(path: str, layer: Any, dtype: Any) -> dict[str, Any]:
     if runner is not None or _is_experts(layer):
         return {**row, "moe_runner_backend": runner}
     return {**row, **_sizes(layer), **_run(method, layer, dtype)}
+
+
+def attention_of(layer: Any, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the backends of a layer that attends, and the dtype of its cache."""
+    kind = type(layer).__name__
+    if kind in ENCODERS:
+        known = imported("sglang.srt.layers.attention.vision").QKV_BACKEND_IMPL
+        return {"attn_backend": next(
+            name for name, backend in known.items() if isinstance(layer.qkv_backend, backend))}
+    if kind != ATTENTION:
+        return {}
+    named = answer["attention"]
+    prefill, decode = (named[f"{phase}_attention_backend"] or named["attention_backend"]
+                       for phase in ("prefill", "decode"))
+    return {"attn_backend": decode, "kv_cache_dtype": answer["kv_cache_dtype"],
+            "prefill_backend": None if prefill == decode else prefill}
 
 
 def _sizes(layer: Any) -> dict[str, int | None]:
