@@ -11,6 +11,7 @@ from quantplan.dispatch.trace import refuse
 from quantplan.tables.transformers_rows import transformers_types
 
 Table = Mapping[str, Any]
+HUB = "https://hf.co"
 
 
 def knows_type(table: Table, model_type: object) -> bool:
@@ -25,11 +26,11 @@ def names_code(checkpoint: Checkpoint) -> bool:
 
 
 def check_type(
-    table: Table, checkpoint: Checkpoint, deployment: Deployment, shown: tuple[str, str]
+    table: Table, checkpoint: Checkpoint, deployment: Deployment, shown: tuple[str, str, str]
 ) -> None:
-    """Refuse a model type that no one knows; `shown` are the exception that the engine shows and
-    where it comes from."""
-    model_type, (kind, source) = checkpoint.config.get("model_type"), shown
+    """Refuse a model type that no one knows; `shown` are the exception that the engine shows, where
+    it comes from, and the address of the hub that it names."""
+    model_type, (kind, source, hub) = checkpoint.config.get("model_type"), shown
     if knows_type(table, model_type) or deployment.trust_remote_code:
         return
     name = checkpoint.folder
@@ -38,16 +39,16 @@ def check_type(
                      f"Unrecognized model in {name}. Should have a `model_type` key in its "
                      "config.json.", None, source, hint="Name model_type in config.json.")
     if names_code(checkpoint):
-        raise refuse("config fields", kind, _untrusted(name), None, source,
+        raise refuse("config fields", kind, _untrusted(name, hub), None, source,
                      hint="Read the repository's code, then pass --trust-remote-code.")
     raise refuse("config fields", kind, _unrecognised(str(model_type)), None, source,
                  hint="This model needs a newer engine, or config code of its own (auto_map).")
 
 
-def _untrusted(name: str) -> str:
+def _untrusted(name: str, hub: str) -> str:
     return (f"The repository {name} contains custom code which must be executed to correctly load "
             f"the model. You can inspect the repository content at {name} .\n You can inspect the "
-            f"repository content at https://hf.co/{name}.\nPlease pass the argument "
+            f"repository content at {hub}/{name}.\nPlease pass the argument "
             "`trust_remote_code=True` to allow custom code to be run.")
 
 

@@ -20,7 +20,8 @@ FACTS = frozenset({
     "layer.n_full", "layer.k_full", "fp8.serialized", "fp8.act", "fp8.backend", "fp8.block",
     "fp8.block_k", "fp8.scale_format", "fp4.backend", "fp8.mxfp8_view", "mxfp8.deep_gemm_tiles",
     "quant.group_size", "nvfp4.swiglu",
-    "moe.backend", "moe.told", "moe.act", "moe.routing", "quant.method", "quant.fuses_shared",
+    "moe.backend", "moe.told", "moe.act", "moe.activation", "moe.routing",
+    "quant.method", "quant.fuses_shared",
     "quant.block", "model.shared_fused", "experts.format",
 })
 """Facts besides lib.* and env.*: dispatch/sglang/context.py, fp8.py, experts.py, modelopt_fp4.py

@@ -99,6 +99,8 @@ CHANGED_MODULE: Row = {
     "before": Field("text", "the module (of our families) before which it is built, where that "
                     "is there", required=False),
     "whole": Field("flag", "whether its outputs are one partition", required=False),
+    "unchecked_blocks": Field("flag", "whether a rank may hold parts of its weight blocks",
+                              required=False),
     "known_as": Field("text", "its prefix, where known_as of the class does not say it",
                       required=False),
     "leaves": Field("list", "the only leaves that it has", required=False,
@@ -114,13 +116,16 @@ CHANGED_MODULE: Row = {
 }
 
 SHARED_FUSED: Row = {
+    "equal": Field("list", "config fields that must be equal; the only condition where it is given",
+                   required=False, of=Field("text", "a field")),
     "shared": Field("int", "the number of shared experts, where it matters", required=False),
-    "fits": Field("list", "models whose shared experts may be so; any one line", of={
-        "experts": Field("list", "numbers of routed experts; absent: any", required=False,
-                         of=Field("int", "a number")),
-        "needs": REQUIREMENTS,
-    }),
-    "apart": Field("list", "where they stay apart all the same; any one line",
+    "fits": Field("list", "models whose shared experts may be so; any one line", required=False,
+                  of={
+                      "experts": Field("list", "numbers of routed experts; absent: any",
+                                       required=False, of=Field("int", "a number")),
+                      "needs": REQUIREMENTS,
+                  }),
+    "apart": Field("list", "where they stay apart all the same; any one line", required=False,
                    of={"needs": REQUIREMENTS}),
     "source": Field("text", "engine file:symbol"),
 }
@@ -170,11 +175,14 @@ SERVER_PASS: Row = {
     }),
     "weight_only_experts": Field("row", "what it makes of mixed checkpoints with experts of "
                                  "W4A16_NVFP4, as config.json lists them", required=False, of={
+                                     "within": Field(
+                                         "text", "what the names of experts contain"),
                                      "moe_backend": Field("text", "the backend"),
                                      "says": Field("text", "the ValueError for another one"),
                                      "config_class": Field(
                                          "text", "the class of the config, which lacks the "
-                                         "attribute where config.json has no such list"),
+                                         "attribute where config.json has no such list",
+                                         required=False),
                                  }),
     "not_known": Field("list", "quantization for which what it does is not in the table",
                        required=False, of=Field("text", "a method")),
@@ -182,6 +190,26 @@ SERVER_PASS: Row = {
                             "in the table", required=False),
     "reads_weights": Field("flag", "without a quantization config the headers of the weights say "
                            "whether it is fp8", required=False),
+    "source": Field("text", "engine file:symbol"),
+}
+
+END: Row = {
+    "at": Field("text", "the module before which it ends"),
+    "after": Field("flag", "it ends after that module", required=False),
+    "lacks": Field("list", "only where this field is not in config.json", required=False,
+                   of=Field("text", "a key")),
+    "made": Field("list", "only where that module has one of these methods or schemes",
+                  required=False, of=Field("text", "a method or a scheme")),
+    "of": Field("text", "the module that `made` is about, where it is another one",
+                required=False),
+    "unless": Field("row", "only where the language model's config has another value",
+                    required=False, of={
+                        "field": Field("text", "a field"),
+                        "values": Field("list", "values", of=Field("text", "a value")),
+                    }),
+    "type": Field("text", "the exception"),
+    "message": Field("text", "the engine's words; {value} is the field's value"),
+    "hint": Field("text", "what the user can do"),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -218,6 +246,8 @@ MODEL: Row = {
     "server_pass": Field("row", "what the server arguments become for these classes, where "
                          "--quantization also takes the checkpoint's own name", required=False,
                          of=SERVER_PASS),
+    "ends": Field("list", "what ends the start while the layers are built, whatever they are",
+                  required=False, of=END),
     "shares_head": Field("text", "when lm_head is the embedding, and no layer of its own: always, "
                          "where tie_word_embeddings says so, or unless it says otherwise",
                          required=False, choices=("always", "tied", "unless_untied")),
@@ -238,6 +268,8 @@ SGLANG_DOCUMENT: Row = {
         "message": Field("text", "the engine's words"),
         "source": Field("text", "engine file:symbol"),
     }),
+    "architectures": Field("list", "registered model classes", of=Field("text", "a class")),
+    "architectures_source": Field("text", "engine file:symbol"),
     "methods": Field("list", "registered quantization methods, in registry order", of=METHOD),
     "methods_source": Field("text", "engine file:symbol"),
     "quantization_choices": Field("list", "what --quantization takes on the command line",
@@ -262,6 +294,8 @@ SGLANG_DOCUMENT: Row = {
         "thread_k": Field("int", "min_thread_k"),
         "experts_n": Field("int", "what the hidden size of experts is a multiple of"),
         "experts_k": Field("int", "what their intermediate size is a multiple of"),
+        "experts_acts": Field("list", "the activations of gated experts",
+                              of=Field("text", "an activation")),
         "source": Field("text", "engine file:symbol"),
     }),
     "fp8_backend_rewrites": Field("list", "what --fp8-gemm-backend auto becomes first", of={

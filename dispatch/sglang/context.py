@@ -17,7 +17,8 @@ Table = Mapping[str, Any]
 class Context(NamedTuple):
     """One question to one engine version; `facts` are those that hold for every layer, `packed` is
     the model class's own packed_modules_mapping and `renames` its hf_to_sglang_mapper, which most
-    classes lack; `choices` are those made so far, by list and by what the layer asks."""
+    classes lack; `choices` are those made so far, by list and by what the layer asks, and `ends`
+    the rows of what ends the building of its layers."""
 
     table: Table
     checkpoint: Checkpoint
@@ -29,6 +30,7 @@ class Context(NamedTuple):
     packed: Mapping[str, tuple[str, ...]]
     renames: Mapping[str, Mapping[str, str]]
     choices: dict[Any, Any]
+    ends: tuple[Mapping[str, Any], ...] = ()
 
 
 class Site(NamedTuple):

@@ -25,7 +25,8 @@ SILU = "silu"
 
 class Experts(NamedTuple):
     """What one rank holds: a number of experts, and the sizes of each; `tp` ranks cut an expert;
-    `gated` experts have a second projection into the activation."""
+    `gated` experts have a second projection into the activation, and `weighs_input` says that
+    routing weights are applied before an expert."""
 
     number: int
     hidden: int
@@ -33,6 +34,7 @@ class Experts(NamedTuple):
     tp: int
     activation: str = SILU
     gated: bool = True
+    weighs_input: bool = False
 
 
 def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
@@ -45,7 +47,8 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
                   moe_backend=NO_RUNNER, weights=_weights(held, site))
     if assignment.operators is None:
         return layer, assignment
-    choice = chosen(context, assignment.operators, assignment.facts)
+    choice = chosen(context, assignment.operators,
+                    {"moe.activation": held.activation, **assignment.facts})
     return layer._replace(selection=choice.selection, mode=choice.text("mode"),
                           act=choice.text("act"),
                           moe_backend=choice.text("runner") or NO_RUNNER), assignment
@@ -71,9 +74,6 @@ def _check_activation(context: Context, held: Experts, assignment: Assignment) -
 def experts_held(context: Context, site: Site) -> Experts:
     """Return what one rank holds; refuses where ranks do not divide experts or their sizes."""
     facts, ranks = site.module.facts, context.deployment.tp
-    if facts.get("router_weight_on_input"):
-        raise NotKnownError(f"SGLang's experts of {context.structure.architecture}",
-                            hint="Their routing is not in SGLang's table yet.")
     ep = ranks if context.deployment.expert_parallel else 1
     tp = ranks // ep
     _check_ranks(site, tp, facts)
@@ -85,7 +85,8 @@ def experts_held(context: Context, site: Site) -> Experts:
     if context.facts["moe.backend"] in PADDED_UNDER:
         cut += -cut % PADDED_TO
     return Experts(facts["experts"] // ep, facts["hidden"], cut, tp,
-                   str(facts.get("activation")), bool(facts.get("gated")))
+                   str(facts.get("activation")), bool(facts.get("gated")),
+                   bool(facts.get("router_weight_on_input")))
 
 
 def _check_ranks(site: Site, tp: int, facts: Mapping[str, Any]) -> None:
@@ -135,6 +136,7 @@ def marlin_serves_experts(context: Context, held: Experts, group_size: int) -> b
     """Return whether Marlin serves the experts
     (layers/quantization/marlin_utils.py:check_moe_marlin_supports_layer)."""
     row = context.table["marlin"]
-    return (held.hidden % row["experts_n"] == 0
+    return (held.activation in row["experts_acts"] and not held.weighs_input
+            and held.hidden % row["experts_n"] == 0
             and held.intermediate % max(row["experts_k"], group_size) == 0
             and group_size in row["group_sizes"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from quantplan.dispatch.facts import Gpu
-from quantplan.dispatch.predicates import FAIL, evaluate
+from quantplan.dispatch.predicates import FAIL, PASS, evaluate
 from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.operators import shown_name
 from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Method
 
 NO_OPERATOR = "none"
@@ -63,10 +64,12 @@ def _unfused(layers: tuple[Layer, ...]) -> Iterator[Finding]:
 
 
 def _failing(table: Table, layers: tuple[Layer, ...]) -> Iterator[Finding]:
-    words = {(part["id"], row["kernel"]): row for part in table["operators"].values()
+    words = {(part["id"], shown_name(row)): row for part in table["operators"].values()
              for row in part["operators"] if "fails" in row}
     for layer in layers:
-        row = words.get((layer.selection.family, layer.kernel)) if layer.selection else None
+        chosen = next((c.kernel for c in layer.selection.candidates if c.verdict == PASS),
+                      None) if layer.selection else None
+        row = words.get((layer.selection.family, chosen)) if layer.selection and chosen else None
         if row is not None:
             yield Finding("first forward", "error", "no-operator", f"{layer.path}: the first "
                           f"forward ends with {row['fails']}", None, row["source"])

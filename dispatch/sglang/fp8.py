@@ -236,5 +236,7 @@ def check_block(
     """Refuse a block that does not divide what one rank holds: its input features, and each of the
     output `parts` of a layer that is cut or fused."""
     cut, tp = site.shard, context.deployment.tp
+    if site.module.facts.get("unchecked_blocks"):
+        return
     asked = parts if blocks.is_split(cut, tp) or len(cut.parts) > 1 else ()
     blocks.check_linear(block, cut, asked, tp, (site.path, SHAPES))

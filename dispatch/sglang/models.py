@@ -9,30 +9,30 @@ from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.predicates import holds
 from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.registry import architectures, served_class
 from quantplan.dispatch.structure import Module, Structure
-from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.errors import NotKnownError
 from quantplan.tables.family_index import family_index, own_name
 
 Change = Mapping[str, Any]
 UNCHANGED: Change = {}
+NO_CLASS: Mapping[str, Any] = {}
 ENGINE = "sglang"
 HEAD = "ParallelLMHead"
+UNCHECKED: Mapping[str, Any] = {"unchecked_blocks": True}
 OWN_CLASSES: Mapping[str, str] = {
     "Attention": "RadixAttention", "RoutedExperts": "FusedMoE", "GateLinear": "ReplicatedLinear"}
 """Module class of the families -> SGLang's (layers/radix_attention.py, layers/moe)."""
 
 
 def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """Return the row of the checkpoint's model class. Raises NotKnownError for classes without
-    one, CheckpointError where the config names none."""
-    names = checkpoint.config.get("architectures")
-    if not isinstance(names, list) or not names:
-        raise CheckpointError("config.json: architectures", wanted="a model class",
-                              found=repr(names)[:60])
-    found = _row(table, names[0])
+    """Return the row of the checkpoint's model class, an empty one where the engine has no class.
+    Raises NotKnownError for classes without one, CheckpointError where the config names none."""
+    name = served_class(table, checkpoint)
+    found = NO_CLASS if name is None else _row(table, name)
     if found is not None:
         return found
-    raise NotKnownError(f"SGLang's {names[0]}", wanted="one of " + ", ".join(
+    raise NotKnownError(f"SGLang's {name}", wanted="one of " + ", ".join(
         name for row in table["models"] for name in row["architectures"]),
         hint="Its layers are not in SGLang's table yet.")
 
@@ -83,7 +83,8 @@ def check_class(row: Mapping[str, Any], checkpoint: Checkpoint, method: str | No
 def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
     """Return the structure of the checkpoint's family, `row` is the class' own. Raises
     NotKnownError for a head_dim that only SGLang's class reads."""
-    structure = model_structure(checkpoint, engine=ENGINE)
+    served = next(name for name in architectures(checkpoint) if name in row["architectures"])
+    structure = model_structure(checkpoint, served, engine=ENGINE)
     given = checkpoint.config.get("head_dim")
     if row.get("reads_head_dim") and given not in (None, structure.sizes["head_dim"]):
         raise NotKnownError(f"SGLang's {structure.architecture} with head_dim {given}",
@@ -150,9 +151,13 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
     name = module.known_as if own else path
     default = module.quantized or (module.kind == "embedding" and not own)
     name = next((new + name[len(old):] for old, new in known.items() if name.startswith(old)), name)
+    if not own:
+        module = module._replace(plain_under=(), quantized_by=())
     return module._replace(module=built_as, path=path, parts=parts, leaves=leaves, known_from=0,
                            before=(*module.before, *change.get("rules", ())),
                            known_under={}, known_as=change.get("known_as", name),
+                           facts={**module.facts, **UNCHECKED} if change.get(
+                               "unchecked_blocks") else module.facts,
                            kind=change.get("kind", module.kind),
                            quantized=change.get("quantized", default))
 
@@ -166,6 +171,10 @@ def fuses_shared_experts(
     (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason and
     arg_groups/overrides.py:_moe_runner_fusion_disable)."""
     rule, config = row.get("shared_fused"), checkpoint.text_config
+    if rule is not None and "equal" in rule:
+        sizes = [config.get(field) for field in rule["equal"]]
+        return len({*sizes}) == 1 and bool(sizes[0]) and not any(
+            holds(apart, served) for apart in rule["apart"])
     shared, experts = config.get("n_shared_experts"), config.get("n_routed_experts")
     if rule is None or deployment.expert_parallel or shared != rule.get("shared", shared):
         return False

@@ -44,7 +44,7 @@ def choose(table: Table, list_id: str, facts: Facts) -> Choice:
     candidates = [_candidate(row, facts) for row in rows.values()]
     chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
     others = alternatives(candidates, chosen)
-    marked = tuple(c._replace(kernel=_name(rows[c.kernel]))
+    marked = tuple(c._replace(kernel=shown_name(rows[c.kernel]))
                    for c in mark_considered(candidates, chosen))
     if chosen is None and not others:
         raise NotKnownError(f"what SGLang runs where no operator of {list_id} fits",
@@ -95,5 +95,6 @@ def _candidate(row: Row, facts: Facts) -> Candidate:
     return Candidate(row["id"], verdict_of(checks), checks, row["source"])
 
 
-def _name(row: Row) -> str:
+def shown_name(row: Row) -> str:
+    """Return the name of an operator among the candidates of its list."""
     return f"{row['kernel']} ({row['id']})"

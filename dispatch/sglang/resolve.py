@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
-from quantplan.dispatch.model_types import check_type
+from quantplan.dispatch.model_types import HUB, check_type
 from quantplan.dispatch.sglang.attention import server_attention
 from quantplan.dispatch.sglang.attention_layers import (
     Attended,
@@ -18,6 +18,7 @@ from quantplan.dispatch.sglang.attention_layers import (
 )
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table, base_facts
 from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
+from quantplan.dispatch.sglang.ends import check_ends
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import findings
 from quantplan.dispatch.sglang.flags import check_flags
@@ -32,6 +33,7 @@ from quantplan.dispatch.sglang.models import (
 )
 from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import chosen, refused_after_loading
+from quantplan.dispatch.sglang.registry import check_registered
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
 from quantplan.dispatch.sglang.sites import check_before, check_division, site_at
@@ -59,7 +61,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     error: EngineError | None = None
     attends: Attended | None = None
     try:
-        check_type(table, checkpoint, deployment, ("ValueError", CONFIGS))
+        hub = "<hub>" if checkpoint.origin == "mapping" else HUB  # as <model> stands for its folder
+        check_type(table, checkpoint, deployment, ("ValueError", CONFIGS, hub))
         named = name_method(table, checkpoint, deployment.quantization, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, named.resolved,
                         steps=named.steps)
@@ -72,12 +75,13 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         method = method._replace(resolved=named.resolved, steps=named.steps)
         check_class(row, checkpoint, named.resolved)
         dtype = device_dtype(table, gpu, server.dtype or dtype)
+        check_registered(table, checkpoint)
         context = Context(table, checkpoint, built(checkpoint, row), gpu, deployment, dtype,
                           {**base_facts(table, gpu, deployment, dtype, server.moe_backend),
                            "experts.format": server.experts_format,
                            "moe.routing": row.get("says_routing", False)},
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()},
-                          row.get("renames", {}), {})
+                          row.get("renames", {}), {}, tuple(row.get("ends", ())))
         serving = serve(named, context)
         method = method._replace(config_class=serving.config_class,
                                  min_capability=serving.min_capability)
@@ -127,25 +131,33 @@ def _layers(context: Context, serving: Serving, attends: Attended) -> list[Layer
 def _made(
     context: Context, serving: Serving, attends: Attended
 ) -> Iterator[tuple[Layer, Assignment | None]]:
-    tp = context.deployment.tp
+    built: dict[str, Layer] = {}
     for module, index in context.structure.sites():
-        if module.kind == "norm":
-            continue
-        site = site_at(module, index, tp)
-        if module.kind == "attention":
-            if keeps_cache(context.table, site):
-                serving.check_attention(site)
-            yield attention_layer(context.table, attends, site), None
-        elif module.kind == "experts":
-            yield experts_layer(context, serving, site)
-        elif module.leaves:
-            check_before(context, site)
-            check_ranks(context, site, serving.config_class)
-            check_division(site, context.deployment.tp)
-            yield _linear(context, serving, site)
-        else:
-            raise NotKnownError(f"SGLang's {module.module}",
-                                hint="Such modules are not in SGLang's table yet.")
+        if module.kind != "norm":
+            check_ends(context.ends, context.checkpoint, module.path, {})
+            made = _layer(context, serving, attends, site_at(module, index, context.deployment.tp))
+            built[module.path] = made[0]
+            yield made
+            check_ends(context.ends, context.checkpoint, module.path, built)
+
+
+def _layer(
+    context: Context, serving: Serving, attends: Attended, site: Site
+) -> tuple[Layer, Assignment | None]:
+    module = site.module
+    if module.kind == "attention":
+        if keeps_cache(context.table, site) and module.quantized:
+            serving.check_attention(site)
+        return attention_layer(context.table, attends, site), None
+    if module.kind == "experts":
+        return experts_layer(context, serving, site)
+    if not module.leaves:
+        raise NotKnownError(f"SGLang's {module.module}",
+                            hint="Such modules are not in SGLang's table yet.")
+    check_before(context, site)
+    check_ranks(context, site, serving.config_class)
+    check_division(site, context.deployment.tp)
+    return _linear(context, serving, site)
 
 
 def _plain(site: Site) -> Assignment:
@@ -159,7 +171,8 @@ def _plain(site: Site) -> Assignment:
 
 
 def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
-    assignment = (serving.assign(site) if site.module.quantized else None) or _plain(site)
+    quantized = site.module.quantized_under(serving.config_class)
+    assignment = (serving.assign(site) if quantized else None) or _plain(site)
     layer = Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                   assignment.method, assignment.scheme, why=assignment.why)
     operators = assignment.operators

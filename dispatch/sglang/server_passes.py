@@ -105,11 +105,11 @@ def _of_mixed(changes: Row, method: str, asked: Asked) -> str | None:
     if rule is None or method != "modelopt_mixed":
         return None
     config = asked.checkpoint.config.get("quantization_config")
-    if config is None:
+    if config is None and "config_class" in rule:
         raise _unnamed(rule, changes["source"])
     layers = config.get("quantized_layers", {}) if isinstance(config, Mapping) else {}
-    if not any(isinstance(row, Mapping) and row.get("quant_algo") == W4A16 and ".experts." in name
-               for name, row in layers.items()):
+    if not any(isinstance(row, Mapping) and row.get("quant_algo") == W4A16
+               and rule["within"] in name for name, row in layers.items()):
         return None
     if backend not in (AUTO, rule["moe_backend"]):
         raise refuse("flags", "ValueError", rule["says"], None, changes["source"],

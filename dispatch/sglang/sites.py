@@ -8,9 +8,9 @@ from quantplan.dispatch.structure import Module
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
 
-SAYS_HEADS = "says_heads"
-"""The rule of modules whose class divides its heads as sizes are, in words
-(layers/attention/vision.py:VisionAttention)."""
+SAYS_HEADS, PADS_HEADS = "says_heads", "pads_heads"
+"""Rules of modules: the class divides its heads as sizes are, in words, or adds some until they
+divide (layers/attention/vision.py:VisionAttention)."""
 SAYS_KV_HEADS = "says_kv_heads"
 """The same of its key and value heads, which QKVParallelLinear divides
 (models/dbrx.py:DbrxAttention)."""
@@ -36,18 +36,28 @@ def _vocab(module: Module, tp: int) -> Shard:
     return Shard(padded // tp, k, padded, k, (padded // tp,))
 
 
+def _number_said(site: Site, tp: int) -> int | None:
+    """Return the size that a refusal names, None where the class asserts without words."""
+    module = site.module
+    if module.split == "row":
+        return site.shard.k_full
+    if module.module == "ColumnParallelLinear":
+        return site.shard.n_full
+    heads = module.heads
+    if heads is not None and SAYS_KV_HEADS in module.before and heads.query % tp == 0:
+        return heads.kv
+    return heads.query if heads is not None and SAYS_HEADS in module.before else None
+
+
 def check_division(site: Site, tp: int) -> None:
     """Refuse what does not divide over the ranks. Classes assert their heads and all outputs of a
     merged layer without words; other layers say their size (distributed/utils.py:divide)."""
     if site.shard.divides:
         return
-    heads = site.module.heads
-    number = site.shard.k_full if site.module.split == "row" else (
-        site.shard.n_full if site.module.module == "ColumnParallelLinear" else None)
-    if heads is not None and SAYS_HEADS in site.module.before:
-        number = heads.query
-    if heads is not None and SAYS_KV_HEADS in site.module.before and heads.query % tp == 0:
-        number = heads.kv
+    if PADS_HEADS in site.module.before:
+        raise NotKnownError(f"SGLang's {site.path} over {tp} ranks",
+                            hint="The engine adds heads to the tower until ranks divide them.")
+    number = _number_said(site, tp)
     text = "" if number is None else f"{number} is not divisible by {tp}"
     raise refuse("shapes under TP", "AssertionError", text, site.path, "layers/linear.py",
                  hint="Choose a tensor parallel size that divides this layer.")

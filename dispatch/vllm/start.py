@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
-from quantplan.dispatch.model_types import check_type, knows_type, names_code
+from quantplan.dispatch.model_types import HUB, check_type, knows_type, names_code
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.trace import Finding, refuse
 from quantplan.dispatch.vllm.context import Context, Table
@@ -25,7 +25,7 @@ CONFIG_SOURCE = "transformers_utils/config.py:get_config"
 def check_start(table: Table, checkpoint: Checkpoint, deployment: Deployment) -> None:
     """Refuse a model type that neither the engine nor Transformers knows, code that is not trusted,
     and architectures that left the engine."""
-    check_type(table, checkpoint, deployment, ("ValidationError", CONFIG_SOURCE))
+    check_type(table, checkpoint, deployment, ("ValidationError", CONFIG_SOURCE, HUB))
     _check_laws(table, checkpoint)
     named = checkpoint.config.get("architectures") or ()
     if named and architecture(table, named) is None:

@@ -1,0 +1,50 @@
+"""Where the building of a model ends whatever its layers are: what its class does not find in the
+config, or does not take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.trace import Layer, refuse
+
+Row = Mapping[str, Any]
+
+
+def check_ends(
+    rows: Iterable[Row], checkpoint: Checkpoint, path: str, made: Mapping[str, Layer]
+) -> None:
+    """Refuse where a row ends the start before or, where it is among those `made`, after the module
+    at `path`."""
+    for row in rows:
+        if row["at"] == path and row.get("after", False) == (path in made) and (
+                _fits(row, checkpoint) and _made(row, made)):
+            value = checkpoint.text_config.get(row.get("unless", {}).get("field"))
+            raise refuse("layer assignment", row["type"],
+                         row["message"].replace("{value}", str(value)), path, row["source"],
+                         hint=row["hint"])
+
+
+def _fits(row: Row, checkpoint: Checkpoint) -> bool:
+    if "lacks" in row:
+        return _absent(checkpoint.config, row["lacks"])
+    if "unless" not in row:
+        return True
+    given = checkpoint.text_config.get(row["unless"]["field"])
+    return given is not None and given not in row["unless"]["values"]
+
+
+def _made(row: Row, made: Mapping[str, Layer]) -> bool:
+    if "made" not in row:
+        return True
+    layer = made.get(row.get("of", row["at"]))
+    return layer is not None and bool({layer.method, layer.scheme} & {*row["made"]})
+
+
+def _absent(config: Mapping[str, Any], path: list[str]) -> bool:
+    *places, name = path
+    for place in places:
+        inner = config.get(place)
+        config = inner if isinstance(inner, Mapping) else {}
+    return name not in config

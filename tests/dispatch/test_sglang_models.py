@@ -1,0 +1,85 @@
+"""What SGLang 0.5.22 itself built for small models of its dense and multimodal classes, row by row:
+every layer's path, class, method and sizes, or the words with which the building ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quantplan.tables.errors import NotKnownError
+
+from quantplan import explain
+
+ROWS = [json.loads(line) for line in gzip.decompress(
+    (Path(__file__).parents[1] / "golden" / "sglang-models-0.5.22.jsonl.gz").read_bytes()
+).splitlines()]
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
+    "intermediate_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "vocab_size": 1024, "hidden_act": "silu", "head_dim": 64,
+    "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "rms_norm_eps": 1e-5}
+
+
+def ask(config: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return our answer."""
+    return explain(config, engine="sglang", engine_version="0.5.22",
+                   **{"capability": 90, **options}).to_dict()
+
+
+def starred(path: str) -> str:
+    """Return the path with * for every number."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", path)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["id"] for row in ROWS])
+def test_the_model_is_built_as_the_engine_builds_it(row: dict[str, Any]) -> None:
+    ours = ask(row["config"], capability=row["capability"], tp=row["tp_size"],
+               quantization=row.get("quantization"), dtype=row.get("dtype"))
+    if "error" in row:
+        assert [ours["error"]["type"], ours["error"]["message"]] == row["error"]
+        return
+    assert ours["error"] is None
+    found = {(starred(x["path"]), x["module"], x["method"]): (x["n"], x["k"])
+             for x in ours["layers"] if x["method"]}
+    assert {*found} == {tuple(layer[:3]) for layer in row["layers"]}
+    sizes = {(starred(x["path"]), x["module"], x["method"], x["n"], x["k"])
+             for x in ours["layers"]}
+    assert not [layer for layer in row["layers"] if layer[3] and tuple(layer) not in sizes]
+
+
+@pytest.mark.parametrize("changes, error", [
+    ({"architectures": ["NoSuchForCausalLM"]}, (
+        "ValueError", "Cannot find model module. 'NoSuchForCausalLM' is not a registered model in "
+        "the Transformers library (only relevant if the model is meant to be in Transformers) and "
+        "'AutoModel' is not present in the model config's 'auto_map' (relevant if the model is "
+        "custom).")),
+    ({"hidden_act": "gelu"}, (
+        "ValueError", "Unsupported activation: gelu. Only silu is supported for now.")),
+])
+def test_what_no_class_serves(changes: dict[str, Any], error: tuple[str, str]) -> None:
+    """model_loader/utils.py:resolve_transformers_arch; models/llama.py:LlamaMLP."""
+    found = ask({**LLAMA, **changes})["error"]
+    assert (found["type"], found["message"]) == error
+
+
+def test_the_first_class_that_the_engine_has_serves_the_model() -> None:
+    """models/registry.py: NoSuch is no class of either, and stands first."""
+    found = ask({**LLAMA, "architectures": ["NoSuchForCausalLM", "LlamaForCausalLM"]})
+    assert found["error"] is None
+    assert found["layers"][0]["path"] == "model.embed_tokens"
+
+
+def test_a_class_of_transformers_is_not_known() -> None:
+    with pytest.raises(NotKnownError, match="Olmo3ForCausalLM"):
+        ask({**LLAMA, "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3"})
+
+
+def test_marlin_s_experts_refuse_gelu_when_they_run() -> None:
+    """layers/moe/moe_runner/marlin.py:fused_experts_none_to_marlin."""
+    row = next(row for row in ROWS if row["id"] == "g26|nvfp4|sm90|tp1")
+    said = [finding["message"] for finding in ask(row["config"])["findings"]]
+    assert any("Only gated SiLU/SiTU is supported, got gelu." in text for text in said)
