@@ -4,7 +4,8 @@ sglang_cases.jsonl: `source` is the public report; the model is `config`, or tha
 `config_of` of public_cases.jsonl; `ask` are the flags, `expect` what SGLang's own code answers on
 an emulated GPU (`expect_0.5.23` where that version differs): the outcome with its error, or the
 method and its class, the KV cache's dtype, the attention backend, and for the first layer of each
-kind its method, scheme, operator and MoeRunner.
+kind its method, scheme, operator and MoeRunner. <model> and <hub> stand for the model's folder and
+the hub's address.
 """
 
 from __future__ import annotations
