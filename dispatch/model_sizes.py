@@ -113,9 +113,9 @@ class _Work:
             return found if isinstance(found, Mapping) else {}
         if "from" not in row:
             return self.config
-        first = row["from"][0] if row["from"] else ""
-        absent = (first not in self.root if "default" in row else
-                  bool(row.get("optional")) and self.root.get(first) is None)
+        part = row["from"][0] if row["from"] else None
+        absent = part is not None and (part not in self.root if "default" in row else bool(
+            row.get("optional")) and self.root.get(part) is None)
         return {} if absent else nested(self.root, row["from"])
 
     def _default(self, row: Row, null: bool) -> int | None:
