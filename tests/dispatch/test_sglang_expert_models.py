@@ -192,3 +192,14 @@ def test_ranks_that_do_not_divide_a_mamba_mixer(tp: int, message: str) -> None:
     error = ask({**NEMOTRON, "num_attention_heads": 48, "num_key_value_heads": 48}, None, 90,
                 tp=tp)["error"]
     assert (error["type"], error["message"]) == ("AssertionError", message)
+
+
+@pytest.mark.parametrize("capability", [100, 103])
+def test_minimax_m3_in_mxfp8(capability: int) -> None:
+    """Shared experts are among the routed ones there, and the index projections MXFP8 too."""
+    answer = ask(MINIMAX_M3, {"quant_method": "mxfp8", "activation_scheme": "dynamic",
+                              "modules_to_not_convert": ["lm_head"]}, capability)
+    methods = {layer["path"]: layer["method"] for layer in answer["layers"]}
+    assert experts(answer) == ("Fp8MoEMethod", "deep_gemm")
+    assert "model.layers.*.mlp.shared_experts.down_proj" not in methods
+    assert methods["model.layers.*.self_attn.index_qkv_proj"] == "Fp8LinearMethod"
