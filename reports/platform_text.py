@@ -68,7 +68,8 @@ def _facts(trace: PlatformTrace) -> Iterator[tuple[str, str]]:
 def _attention(trace: PlatformTrace) -> str:
     rows = [(part["id"], ", ".join(part.get("kv_cache_dtypes", ())), part.get("if"))
             for part in trace.place.row["attention"]]
-    return columns(rows, ("attention", "--kv-cache-dtype that it names", "asked"))
+    named = any(dtypes for _, dtypes, _ in rows)
+    return columns(rows, ("attention", "--kv-cache-dtype that it names" if named else ""))
 
 
 def _list(part: Mapping[str, Any]) -> str:
