@@ -12,6 +12,7 @@ from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Me
 
 NO_OPERATOR = "none"
 """Operator of experts whose method has none for the backend."""
+MXFP4 = "Mxfp4MoEMethod"
 WEIGHT_ONLY = "apply_fp8_marlin_linear"
 
 
@@ -22,7 +23,7 @@ def findings(
     """Return the findings, errors first; `backend` is --moe-runner-backend as it was given,
     `notes` what attention adds."""
     found = [*_argparse(table, method), *_not_optimized(table, method), *notes,
-             *(() if error else (*_weight_only(gpu, layers), *_unfused(layers),
+             *(() if error else (*_weight_only(gpu, layers), *_unfused(layers), *_upcast(layers),
                                    *_failing(table, layers), *_runnerless(table, layers),
                                    *_cannot_run(table, gpu, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
@@ -51,6 +52,15 @@ def _weight_only(gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:
                       f"{hit.path}: FP8 weights run weight-only on Marlin on {gpu.capability_text}:"
                       " activations stay in 16 bits", None,
                       "layers/quantization/fp8_utils.py:can_auto_enable_marlin_fp8")
+
+
+def _upcast(layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    hit = next((x for x in layers if x.method == MXFP4 and x.mode == "W16A16"), None)
+    if hit is not None:
+        yield Finding("mode and numerics", "warning", "mxfp4-upcast",
+                      f"{hit.path}: no runner here takes MXFP4 weights: they become 16-bit while "
+                      "loading, and take about four times their memory",
+                      "Serve it on 10.0 or 10.3.", "layers/quantization/mxfp4.py:Mxfp4MoEMethod")
 
 
 def _unfused(layers: tuple[Layer, ...]) -> Iterator[Finding]:
