@@ -389,6 +389,17 @@ SGLANG_DOCUMENT: Row = {
         "hint": Field("text", "what to do next"),
         "source": Field("text", "engine file:symbol that calls it"),
     }),
+    "uneven_configs": Field("list", "configs that cannot say what the server asks, where layers "
+                            "with a sliding window have another number of it", of={
+                                "model_types": Field("list", "model_type of config.json",
+                                                     of=Field("text", "a model type")),
+                                "asked": Field("text", "the field that the server asks for"),
+                                "field": Field("text", "the field of those layers"),
+                                "within": Field("text", "without it, the object that has one of "
+                                                "the same name"),
+                                "type": Field("text", "the exception"),
+                                "source": Field("text", "engine file:symbol"),
+                            }),
     "models": Field("list", "model classes that are in the table", of=MODEL),
     "platforms": PLATFORM_ROWS,
 }

@@ -37,6 +37,7 @@ from quantplan.dispatch.sglang.registry import check_registered
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
 from quantplan.dispatch.sglang.sites import check_before, check_division, site_at
+from quantplan.dispatch.sglang.uneven import check_even
 from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Trace, refuse
 from quantplan.tables.errors import NotKnownError
 
@@ -63,6 +64,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     try:
         hub = "<hub>" if checkpoint.origin == "mapping" else HUB  # as <model> stands for its folder
         check_type(table, checkpoint, deployment, ("ValueError", CONFIGS, hub))
+        check_even(table, checkpoint)
         named = name_method(table, checkpoint, deployment.quantization, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, named.resolved,
                         steps=named.steps)

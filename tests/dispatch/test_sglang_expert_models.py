@@ -203,3 +203,29 @@ def test_minimax_m3_in_mxfp8(capability: int) -> None:
     assert experts(answer) == ("Fp8MoEMethod", "deep_gemm")
     assert "model.layers.*.mlp.shared_experts.down_proj" not in methods
     assert methods["model.layers.*.self_attn.index_qkv_proj"] == "Fp8LinearMethod"
+
+
+GLM: Mapping[str, Any] = {
+    "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "hidden_size": 4096,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 128,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1,
+    "num_hidden_layers": 2, "vocab_size": 151552, "torch_dtype": "bfloat16", "hidden_act": "silu",
+    "tie_word_embeddings": False}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+
+
+@pytest.mark.parametrize("capability, apart", [(75, True), (80, False), (90, False), (100, True)])
+def test_shared_experts_of_glm(capability: int, apart: bool) -> None:
+    """Among the routed ones from 8.0 on, but for FlashInfer TRTLLM, which the pass chooses on
+    10.x."""
+    paths = {layer["path"] for layer in ask(GLM, None, capability)["layers"]}
+    assert ("model.layers.*.mlp.shared_experts.down_proj" in paths) == apart
+
+
+def test_the_class_reads_the_weight_of_shared_experts() -> None:
+    """models/glm4_moe.py:Glm4MoeSparseMoeBlock: Marlin's packed layers have none."""
+    error = ask(GLM, GPTQ, 90, tp=2, enable_expert_parallel=True)["error"]
+    assert (error["type"], error["message"]) == (
+        "AttributeError", "'MergedColumnParallelLinear' object has no attribute 'weight'")
+    assert ask(GLM, GPTQ, 90, tp=2)["error"] is None
