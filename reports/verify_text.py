@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantplan.reports.columns import columns
-from quantplan.reports.explain_text import ENGINE_NAMES
+from quantplan.reports.naming import ENGINE_NAMES
 
 LONGEST = 400
 """Characters of one value that are shown; the JSON has all."""

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts
 from quantplan.dispatch.trace import refuse
@@ -71,7 +69,7 @@ def _trtllm(backend: str, group_size: int, held: Experts, site: Site) -> Excepti
 def _others(context: Context, backend: str, held: Experts, site: Site) -> Exception | None:
     """Return what ends the start on Blackwell for backends that take the weights as CUTLASS does:
     auto too, as long as the flag itself is auto."""
-    facts: dict[str, Any] = site.module.facts
+    facts = site.module.facts
     if held.number != facts["experts"] and backend not in LOCAL_SCALES:
         return _late("RuntimeError", f"Attempting to broadcast a dimension of length {held.number} "
                      f"at -1! Mismatching argument at index 1 had torch.Size([{held.number}]); but "

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from quantplan.reports.explain_text import ENGINE_NAMES
+from quantplan.reports.naming import ENGINE_NAMES
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker")
 START_LIMIT_S = 300.0
