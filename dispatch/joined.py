@@ -59,7 +59,8 @@ def _known_by(order: Sequence[Place]) -> dict[Name, Place]:
 
 
 def _names(layer: Layer) -> Iterator[Name]:
-    """Yield what a place is known by: its path, its end within a decoder layer, what it is."""
+    """Yield what a place is known by: its path, its end within a decoder layer, what it is there,
+    its size beside its neighbours."""
     size = (layer.n, layer.k)
     yield ("path", layer.path, *size)
     _, inside, end = layer.path.partition(f".{layer.layer_index}.")
@@ -69,3 +70,5 @@ def _names(layer: Layer) -> Iterator[Name]:
             yield ("experts", layer.layer_index)
         elif not layer.weighted:
             yield ("attention", layer.layer_index)
+        else:
+            yield ("size", layer.layer_index, end.rpartition(".")[0], *size)

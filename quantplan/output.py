@@ -57,7 +57,7 @@ def wrapped(text: str) -> str:
     return "\n".join(lines)
 
 
-WIDTH = 140
+WIDTH = 160
 """Characters of a line where no terminal says how many it has."""
 
 

@@ -75,6 +75,16 @@ def test_layers_of_other_names_are_joined() -> None:
     assert not [pair for pair in pairs if None in pair]
 
 
+def test_a_layer_of_another_name_is_known_by_its_size() -> None:
+    """fused_qkv_a_proj is fused_qkv_a_proj_with_mqa in SGLang; the router stands in vLLM alone."""
+    found = explain_engines("deepseek-r1", capability="9.0", tp=8)
+    traces = [each.trace for each in found.answers if each.trace]
+    pairs = {tuple(layer and layer.path for layer in place.layers) for place in joined(traces)}
+    start = "model.layers.3.self_attn.fused_qkv_a_proj"
+    assert (start, f"{start}_with_mqa") in pairs
+    assert ("model.layers.3.mlp.gate", None) in pairs
+
+
 def test_what_only_one_engine_has_is_the_other_s_gap() -> None:
     found = both("fp8-dynamic", "9.0", linear_backend="triton")
     vllm, sglang = found.answers
