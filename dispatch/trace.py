@@ -34,7 +34,8 @@ class Finding(NamedTuple):
 
 class Step(NamedTuple):
     """One change of a name or a candidate list, with its reason: Overridden, Reordered, Pinned,
-    Filtered, Disabled, or NoCode (chosen, but not compiled for the device)."""
+    Filtered, Disabled, Typed (a name counts as one that was asked for), or NoCode (chosen, but not
+    compiled for the device)."""
 
     kind: str
     what: str

@@ -15,7 +15,8 @@ KEYED: Mapping[str, tuple[str, ...]] = {
              "tuned_configs", "activation_sets", "experts_lists", "experts_classes",
              "ct_experts", "quark_experts", "platforms"),
     "sglang": ("traits", "libraries", "environment", "methods", "operators", "fp8_backends",
-               "mxfp8_backends", "fp4_backends", "ct_schemes", "moe_backends", "platforms"),
+               "mxfp8_backends", "fp4_backends", "ct_schemes", "moe_backends", "slim_schemes",
+               "platforms"),
 }
 """Engine -> the lists of its tables that rules read by id."""
 

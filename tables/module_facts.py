@@ -53,7 +53,6 @@ EXPERTS_FACTS: Mapping[str, str] = {
     "groups": "groups of experts",
     "topk_groups": "groups that a token chooses",
     "routed_scaling": "factor of the routed experts' output; absent: 1",
-    "mxfp4_apart": "true: the class builds MXFP4 experts of compressed-tensors with Mxfp4Config",
     "hash_routing": "whether a table, not a score, chooses the experts",
     "routing": "member of the engine's RoutingMethodType, where a class sets its own",
     "router_dtype": "dtype of the router's logits; absent: the model's",

@@ -18,8 +18,13 @@ METHOD: Row = {
                       "layers; absent: what its layers run is not in the table", required=False),
     "optimized": Field("flag", "whether the engine does not warn that it is not fully optimized",
                        required=False),
-    "config_file": Field("flag", "without a quantization config the engine looks for a file, and "
-                         "refuses where there is none", required=False),
+    "optimized_on": Field("list", "gpu.family of the GPUs on which it does not warn",
+                          required=False, of=Field("int", "capability x 10, rounded down to 10")),
+    "config_files": Field("list", "ends of names of the files that it reads where config.json "
+                          "has no config; without such a file it refuses", required=False,
+                          of=Field("text", "an end of a name")),
+    "online": Field("flag", "it quantizes while loading where there is no such file",
+                    required=False),
     "without_config": Field("row", "what ends the start without a quantization config",
                             required=False, of={
                                 "type": Field("text", "the exception"),
@@ -228,9 +233,15 @@ MODEL: Row = {
     "renames": Field("map", "the class's hf_to_sglang_mapper: substr, prefix or suffix -> what "
                      "the names of a quantization config have there -> what the engine has",
                      required=False, of=Field("map", "old -> new", of=Field("text", "new"))),
-    "methods": Field("list", "the only methods under which this class serves the model; under "
-                     "others another one does, which is not in the table", required=False,
+    "methods": Field("list", "the only methods under which this class serves the model",
+                     required=False,
                      of=Field("text", "a method")),
+    "otherwise": Field("text", "the class that serves the model under other methods",
+                       required=False),
+    "single_experts": Field("list", "names of an expert's layers in the order in which they are "
+                            "built, where each expert of a rank has layers of its own: to the "
+                            "intermediate size, from it, to it", required=False,
+                            of=Field("text", "a name")),
     "modules": Field("list", "modules of our families that this engine builds otherwise",
                      required=False, of=CHANGED_MODULE),
     "shared_fused": Field("row", "when shared experts are built as routed ones, on ranks that "
@@ -370,16 +381,17 @@ SGLANG_DOCUMENT: Row = {
                            "multiple_of": Field("int", "the size of a piece"),
                        })),
     "ct_pieces_source": Field("text", "engine file:symbol"),
+    "slim_schemes": Field("list", "ModelSlim's words for a layer -> the scheme", of={
+        "id": Field("text", "the word"),
+        "scheme": Field("text", "the engine's class"),
+        "type": Field("text", "the exception after loading", required=False),
+        "message": Field("text", "its words", required=False),
+        "source": Field("text", "engine file:symbol"),
+    }),
     "fused_fallback": Field("map", "fused layer -> leaves where the class declares no "
                             "packed_modules_mapping",
                             of=Field("list", "leaves", of=Field("text", "a leaf"))),
     "fused_fallback_source": Field("text", "engine file:symbol"),
-    "runnerless": Field("list", "experts' methods whose first forward fails where their operator "
-                        "is none", of={
-                            "method": Field("text", "the method's class"),
-                            "says": Field("text", "how it fails"),
-                            "source": Field("text", "engine file:symbol"),
-                        }),
     "forwards": Field("list", "what chosen operators ask only when they run", of={
         "kernel": Field("text", "the operator, or the runner of experts"),
         "modes": Field("list", "only where it computes this", required=False,

@@ -111,6 +111,7 @@ def experts(
                                    "quantized")
     fits = (_gptq_fits if fields.gptq else _awq_fits)(fields, layer, context)
     if not (fits and marlin_serves_experts(context, held, layer.group_size)):
+        _check_plain(fields, layer, site)
         return wna16_experts(held, site, layer.bits, layer.group_size)
     if fields.gptq:
         check_backend_is_auto(context, site, gptq.EXPERTS)
@@ -178,12 +179,7 @@ def _gptq(fields: RoundFields, layer: RoundLayer, context: Context, site: Site) 
         return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme",
                           f"marlin_w{layer.bits}",
                           refusal=gptq.bad_scales(layer.group_size, fields.desc_act, site))
-    if fields.desc_act:
-        raise refuse("layer assignment", "ValueError", "SGLang's AutoRound GPTQ loader supports "
-                     "desc_act=False only. AutoRound auto_gptq export does not use act-order/"
-                     "desc_act=True; if this checkpoint is a GPTQModel act-order checkpoint, use "
-                     "`--quantization gptq` or `--quantization gptq_marlin` instead.", site.path,
-                     SOURCE, hint="Serve a checkpoint without activation order.")
+    _check_plain(fields, layer, site)
     raise refuse("layer assignment", "RuntimeError", "The non-Marlin GPTQ CUDA kernel has been "
                  "removed. Use quantization='gptq_marlin' (or a Marlin-compatible checkpoint) "
                  "instead.", site.path, KERNEL,
@@ -193,10 +189,21 @@ def _gptq(fields: RoundFields, layer: RoundLayer, context: Context, site: Site) 
 def _awq(fields: RoundFields, layer: RoundLayer, context: Context, site: Site) -> Assignment:
     if site.module.module == "ParallelLMHead":
         raise NotKnownError("lm_head of AutoRound in AWQ's format", hint="Leave it in 16 bits.")
-    if layer.bits != awq.BITS:
-        raise awq.refused_bits(layer.bits, site.path)
+    _check_plain(fields, layer, site)
     if _awq_fits(fields, layer, context):
         awq.check_marlin_shape(context, site, layer.group_size)
         return Assignment("AWQLinearMethod", "AWQMarlinLinearScheme", "marlin_w4")
     awq.check_plain(layer.group_size, site)
     return Assignment("AWQLinearMethod", "AWQLinearScheme", "awq")
+
+
+def _check_plain(fields: RoundFields, layer: RoundLayer, site: Site) -> None:
+    """Refuse what the config class of the layers that Marlin does not serve refuses."""
+    if fields.gptq and fields.desc_act:
+        raise refuse("layer assignment", "ValueError", "SGLang's AutoRound GPTQ loader supports "
+                     "desc_act=False only. AutoRound auto_gptq export does not use act-order/"
+                     "desc_act=True; if this checkpoint is a GPTQModel act-order checkpoint, use "
+                     "`--quantization gptq` or `--quantization gptq_marlin` instead.", site.path,
+                     SOURCE, hint="Serve a checkpoint without activation order.")
+    if not fields.gptq and layer.bits != awq.BITS:
+        raise awq.refused_bits(layer.bits, site.path)

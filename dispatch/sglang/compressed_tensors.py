@@ -21,6 +21,8 @@ from quantplan.tables.errors import CheckpointError, NotKnownError
 SOURCE = "layers/quantization/compressed_tensors/compressed_tensors.py:CompressedTensorsConfig"
 HEAD = "ParallelLMHead"
 MXFP4 = "mxfp4"
+MXFP4_GROUP = 32
+EXPERT_TARGETS = ("FusedMoE", "Linear")
 SPARSE_FORMATS = ("dense", "sparse-24-bitmask")
 """Formats of a 2:4 sparsity_config that supports_cutlass_24 looks for."""
 
@@ -150,11 +152,17 @@ def assign(fields: CtFields, context: Context, site: Site) -> Assignment | None:
 
 
 def experts(fields: CtFields, context: Context, site: Site, held: Experts) -> Assignment:
-    """Return the assignment of routed experts, which some classes take from Mxfp4Config where the
-    checkpoint's format is MXFP4 (models/kimi_k3.py:KimiK3MoE)."""
-    if site.module.facts.get("mxfp4_apart") and MXFP4 in str(fields.format):
+    """Return the assignment of routed experts, which are Mxfp4MoEMethod's where the checkpoint's
+    format is MXFP4, or what FusedMoE or Linear names is (_is_mxfp4_moe), ignored ones too."""
+    named = (fields.targets.get(name) for name in EXPERT_TARGETS)
+    if MXFP4 in str(fields.format) or any(_is_mxfp4(group.weights) for group in named if group):
         return mxfp4.experts(True, context, site, held)
     return assign_experts(fields.targets, fields.ignore, context, site, held)
+
+
+def _is_mxfp4(args: Args) -> bool:
+    return (args.type == "float" and args.num_bits == 4 and args.strategy == "group"
+            and args.group_size == MXFP4_GROUP and bool(args.symmetric))
 
 
 def _check_head(weights: Args, site: Site) -> None:

@@ -12,12 +12,13 @@ from quantplan.dispatch.sglang.ct_schemes import FOLDER, SOURCE, Group
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fp8 import check_experts_block
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.errors import NotKnownError
 
 METHOD = "CompressedTensorsFusedMoEMethod"
 SCHEMES = f"{FOLDER}/schemes"
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 PACKED = "pack-quantized"
+BITS = (4, 8)
+NVFP4_GROUP = 16
 TRITON_GROUPS = (32, 128)
 """Groups of 4 bits that the Triton kernel of weight-only integers serves."""
 NVFP4_SIZES = (("hidden_size", "hidden", 128), ("intermediate_size_per_partition",
@@ -39,16 +40,56 @@ def assign_experts(
     weights, inputs = group.weights, group.inputs
     if weights.type == "int" and inputs is None and weights.strategy in ("channel", "group"):
         return _wna16(group, context, site)
-    if weights.num_bits == 4 and weights.strategy == "tensor_group":
+    if _is_nvfp4(weights) and (inputs is None or _is_nvfp4(inputs)):
         return _nvfp4(group, context, site, held)
-    if weights.type == "float" and inputs is not None and inputs.type == "float":
-        return _fp8(weights, inputs, context, site, held)
-    if _is_int8(weights, inputs):
-        raise refuse("layer assignment", "NotImplementedError", "The W8A8Int8 Fused MoE scheme is "
-                     "implemented only for NPU for now.", site.path, f"{SOURCE}.get_moe_scheme",
-                     hint="Serve this checkpoint with vLLM, or an FP8 one.")
-    raise NotKnownError("such compressed-tensors experts", hint="Their scheme is not in SGLang's "
-                        "table yet.")
+    if inputs is None:
+        raise refuse("layer assignment", "AttributeError", "'NoneType' object has no attribute "
+                     "'num_bits'", site.path, f"{SOURCE}.get_moe_scheme",
+                     hint="SGLang serves no such experts with 16-bit activations.")
+    if _is_fp8(weights, inputs):
+        return _fp8(weights, inputs, site, held)
+    return _integers(group, weights, inputs, site)
+
+
+def _integers(group: Group, weights: Args, inputs: Args, site: Site) -> Assignment:
+    """4-bit integers with FP8 activations, or refuse: others are served on NPUs, or not at all."""
+    token = inputs.num_bits == 8 and inputs.strategy == "token" and bool(
+        inputs.dynamic and weights.symmetric and not weights.dynamic)
+    kind = None
+    if token and weights.num_bits == 8 and weights.strategy in ("tensor", "channel"):
+        kind = "W8A8Int8"
+    elif _is_w4afp8(group, inputs):
+        return Assignment(METHOD, "CompressedTensorsW4AFP8MoE", "experts_w4afp8",
+                          {"moe.act": "static"})
+    elif token and weights.num_bits == 4 and weights.strategy in ("group", "channel"):
+        kind = "W4A8Int8"
+    if kind is None:
+        raise refuse("layer assignment", "RuntimeError", f"Unsupported FusedMoe scheme: {weights}, "
+                     f"{inputs}", site.path, f"{SOURCE}.get_moe_scheme",
+                     hint="SGLang serves no such experts.")
+    raise refuse("layer assignment", "NotImplementedError", f"The {kind} Fused MoE scheme is "
+                 "implemented only for NPU for now.", site.path, f"{SOURCE}.get_moe_scheme",
+                 hint="Serve this checkpoint with vLLM, or an FP8 one.")
+
+
+def _is_w4afp8(group: Group, inputs: Args) -> bool:
+    weights = group.weights
+    return (group.format == PACKED and weights.num_bits == 4 and weights.type == "int"
+            and bool(weights.symmetric) and not weights.dynamic and inputs.num_bits == 8
+            and bool(inputs.dynamic))
+
+
+def _is_nvfp4(args: Args) -> bool:
+    return (args.type == "float" and args.num_bits == 4 and args.strategy == "tensor_group"
+            and args.group_size == NVFP4_GROUP and bool(args.symmetric))
+
+
+def _is_fp8(weights: Args, inputs: Args) -> bool:
+    """Return whether the weights have an FP8 scheme, whatever their width
+    (CompressedTensorsConfig._is_fp8_w8a8)."""
+    return (weights.type == inputs.type == "float" and bool(weights.symmetric)
+            and not weights.dynamic and weights.strategy in ("tensor", "channel", "block")
+            and bool(inputs.dynamic or (inputs.symmetric and inputs.strategy == "tensor")))
 
 
 def _group(
@@ -92,27 +133,26 @@ def _is_mxint4(group: Group) -> bool:
 def _wna16(group: Group, context: Context, site: Site) -> Assignment:
     """Weight-only integers: Marlin, or Triton where it is asked for, and on 10.x by itself."""
     weights, backend = group.weights, context.facts["moe.backend"]
-    if group.format != PACKED or weights.num_bits not in (4, 8):
-        raise NotKnownError(f"experts of {weights.num_bits} bits in the format {group.format}",
-                            wanted=f"4 or 8 bits, {PACKED}")
     triton = (weights.num_bits == 4 and weights.strategy == "group" and weights.symmetric
               and weights.group_size in TRITON_GROUPS and not weights.actorder)
     if backend == "triton" and not triton:
         raise refuse("layer assignment", "ValueError", "The Triton WNA16 MoE backend only supports "
                      "symmetric INT4 group quantization with group_size=32 or 128 and no actorder.",
                      site.path, f"{SOURCE}.get_moe_scheme", hint="Drop --moe-backend.")
+    if group.format != PACKED or weights.num_bits not in BITS:
+        words = ("For Fused MoE layers, only ", f"{PACKED} ",
+                 "is supported for the following bits: ", str([*BITS]))
+        raise refuse("layer assignment", "ValueError", str(words), site.path,
+                     f"{SCHEMES}/compressed_tensors_wNa16_moe.py:CompressedTensorsWNA16MoE",
+                     hint="Serve experts of 4 or 8 bits.")
     if backend == "triton" or (backend == "auto" and triton and context.facts["gpu.family"] == 100):
         return Assignment(METHOD, "CompressedTensorsWNA16TritonMoE", "experts_ct_triton_w4")
     return Assignment(METHOD, "CompressedTensorsWNA16MoE", f"experts_ct_marlin_w{weights.num_bits}")
 
 
 def _nvfp4(group: Group, context: Context, site: Site, held: Experts) -> Assignment:
-    """NVFP4 below 10.0, or with 16-bit activations: weight-only on Marlin."""
-    weights, inputs = group.weights, group.inputs
-    if weights.group_size != 16 or not weights.symmetric:
-        raise NotKnownError("such compressed-tensors NVFP4 experts",
-                            hint="Only symmetric ones in groups of 16 are in SGLang's table yet.")
-    if inputs is not None and context.gpu.capability >= BLACKWELL:
+    """NVFP4: weight-only on Marlin below 10.0, and with 16-bit activations."""
+    if group.inputs is not None and context.gpu.capability >= BLACKWELL:
         return Assignment(METHOD, "CompressedTensorsW4A4Nvfp4MoE", "experts_ct_nvfp4_w4a4")
     refusal = next((refuse(
         "weight loading", "ValueError", f"NVFP4 Marlin MoE requires {word} % {multiple} == 0, got "
@@ -123,12 +163,8 @@ def _nvfp4(group: Group, context: Context, site: Site, held: Experts) -> Assignm
                       refusal=refusal)
 
 
-def _fp8(
-    weights: Args, inputs: Args, context: Context, site: Site, held: Experts
-) -> Assignment:
+def _fp8(weights: Args, inputs: Args, site: Site, held: Experts) -> Assignment:
     kinds = (weights.strategy, inputs.strategy)
-    if not weights.symmetric or weights.dynamic or weights.num_bits != 8:
-        raise NotKnownError("such FP8 experts", hint="Their scheme is not in SGLang's table yet.")
     if kinds == ("channel", "token") and not inputs.dynamic:
         raise refuse("layer assignment", "ValueError", "For FP8 Fused MoE layer, we require either "
                      "per tensor or channelwise, dynamic per token quantization.", site.path,
@@ -144,8 +180,3 @@ def _fp8(
     act = "group" if block else "per_token" if kinds[1] == "token" else "static" if (
         not inputs.dynamic) else "per_tensor"
     return Assignment(METHOD, "CompressedTensorsW8A8Fp8MoE", "experts_ct_fp8", {"moe.act": act})
-
-
-def _is_int8(weights: Args, inputs: Args | None) -> bool:
-    return (inputs is not None and weights.num_bits == inputs.num_bits == 8
-            and inputs.strategy == "token" and bool(inputs.dynamic) and bool(weights.symmetric))

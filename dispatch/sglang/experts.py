@@ -51,7 +51,8 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
                     {"moe.activation": held.activation, **assignment.facts})
     return layer._replace(selection=choice.selection, mode=choice.text("mode"),
                           act=choice.text("act"),
-                          moe_backend=choice.text("runner") or NO_RUNNER), assignment
+                          moe_backend=choice.text("runner") or NO_RUNNER,
+                          note=choice.failure(site.path, "Drop --moe-runner-backend.")), assignment
 
 
 def _weights(held: Experts, site: Site) -> int:

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from quantplan.dispatch.facts import Gpu
-from quantplan.dispatch.predicates import FAIL, PASS, evaluate
+from quantplan.dispatch.facts import Checkpoint, Gpu
+from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.sglang.context import Table
-from quantplan.dispatch.sglang.operators import shown_name
+from quantplan.dispatch.sglang.names import UNQUANT
+from quantplan.dispatch.sglang.unheeded import unheeded
 from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Method
 
-NO_OPERATOR = "none"
-"""Operator of experts whose method has none for the backend."""
 MXFP4 = "Mxfp4MoEMethod"
 WEIGHT_ONLY = "apply_fp8_marlin_linear"
+TYPED = "Typed"
+"""Step of a name that the architecture's pass copies into the arguments."""
+UNSET = "arg_groups/serving_hook.py:handle_missing_default_values"
+PLAIN_EXPERTS = "UnquantizedFusedMoEMethod"
 
 
-def findings(
-    table: Table, gpu: Gpu, method: Method, layers: tuple[Layer, ...], error: EngineError | None,
-    *, backend: str, notes: Iterable[Finding] = (),
-) -> tuple[Finding, ...]:
-    """Return the findings, errors first; `backend` is --moe-runner-backend as it was given,
-    `notes` what attention adds."""
-    found = [*_argparse(table, method), *_not_optimized(table, method), *notes,
-             *(() if error else (*_weight_only(gpu, layers), *_unfused(layers), *_upcast(layers),
-                                   *_failing(table, layers), *_runnerless(table, layers),
-                                   *_cannot_run(table, gpu, layers)))]
+class Told(NamedTuple):
+    """What the findings are about: the answer so far."""
+
+    table: Table
+    checkpoint: Checkpoint
+    gpu: Gpu
+    method: Method
+    layers: tuple[Layer, ...]
+    error: EngineError | None
+
+
+def findings(told: Told, notes: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+    """Return the findings, errors first; `notes` are what attention adds."""
+    table, method, layers = told.table, told.method, told.layers
+    found = [*_argparse(table, method), *_not_optimized(told), *_replaced(method), *_typed(told),
+             *notes,
+             *(() if told.error else (
+                 *_weight_only(told.gpu, layers), *_unfused(layers), *_upcast(layers),
+                 *_failing(layers), *_cannot_run(table, told.gpu, layers), *_plain_experts(told),
+                 *unheeded(table, told.checkpoint, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
 
@@ -37,12 +51,40 @@ def _argparse(table: Table, method: Method) -> Iterator[Finding]:
                       table["quantization_choices_source"])
 
 
-def _not_optimized(table: Table, method: Method) -> Iterator[Finding]:
-    row = table["methods"].get(method.resolved)
-    if row is not None and not row.get("optimized"):
-        yield Finding("method name", "warning", "not-optimized",
-                      f"the engine warns: {method.resolved} quantization is not fully optimized "
-                      "yet", None, table["names_source"])
+def _not_optimized(told: Told) -> Iterator[Finding]:
+    resolved = told.method.resolved
+    row = told.table["methods"].get(resolved)
+    if row is None or row.get("optimized"):
+        return
+    if told.gpu.capability // 10 * 10 not in row.get("optimized_on", ()):
+        yield Finding("method name", "warning", "not-optimized", f"the engine warns: {resolved} "
+                      "quantization is not fully optimized yet. The speed can be slower than "
+                      "non-quantized models.", None, told.table["names_source"])
+
+
+def _replaced(method: Method) -> Iterator[Finding]:
+    """Yield what becomes of a --quantization that another method takes over without a word."""
+    asked, resolved = method.requested, method.resolved
+    if asked is None or resolved is None or resolved.startswith(asked.lower()):
+        return
+    if asked == UNQUANT:
+        yield Finding("method name", "warning", "unquant-unheeded", "--quantization unquant keeps "
+                      f"no quantization away: the checkpoint's own {resolved} serves it", "Serve "
+                      "the unquantized checkpoint.", UNSET)
+    else:
+        yield Finding("method name", "warning", "method-replaced", f"--quantization {asked} is "
+                      f"replaced by {resolved}, and nothing says so", f"Pass {resolved}, or no "
+                      "--quantization.", "configs/model_config.py:ModelConfig._verify_quantization")
+
+
+def _typed(told: Told) -> Iterator[Finding]:
+    """Yield why a name is refused that nobody typed."""
+    step = next((step for step in told.method.steps if step.kind == TYPED), None)
+    if step is not None and told.error is not None:
+        yield Finding("method name", "info", "counts-as-typed", f"{step.what} was not asked for: "
+                      f"{step.because}. An earlier reading of the config would have served it",
+                      "Serve it on a GPU below 10.0, or with --quantization moe_wna16 where that "
+                      "takes it.", step.source)
 
 
 def _weight_only(gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:
@@ -73,27 +115,11 @@ def _unfused(layers: tuple[Layer, ...]) -> Iterator[Finding]:
                       "channel.", "layers/quantization/fp8_utils.py:_apply_fallback_scaled_mm")
 
 
-def _failing(table: Table, layers: tuple[Layer, ...]) -> Iterator[Finding]:
-    words = {(part["id"], shown_name(row)): row for part in table["operators"].values()
-             for row in part["operators"] if "fails" in row}
-    for layer in layers:
-        chosen = next((c.kernel for c in layer.selection.candidates if c.verdict == PASS),
-                      None) if layer.selection else None
-        row = words.get((layer.selection.family, chosen)) if layer.selection and chosen else None
-        if row is not None:
-            yield Finding("first forward", "error", "no-operator", f"{layer.path}: the first "
-                          f"forward ends with {row['fails']}", None, row["source"])
-            return
-
-
-def _runnerless(table: Table, layers: tuple[Layer, ...]) -> Iterator[Finding]:
-    for row in table["runnerless"]:
-        hit = next((x for x in layers if x.method == row["method"] and x.kernel == NO_OPERATOR),
-                   None)
-        if hit is not None:
-            yield Finding("first forward", "error", "experts-without-runner",
-                          f"{hit.path}: the first forward of {row['method']} fails: {row['says']}",
-                          "Drop --moe-runner-backend.", row["source"])
+def _failing(layers: tuple[Layer, ...]) -> Iterator[Finding]:
+    """Yield how the first forward fails: the first layer whose operator is known to."""
+    note = next((layer.note for layer in layers if layer.note is not None), None)
+    if note is not None:
+        yield note
 
 
 def _cannot_run(table: Table, gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:
@@ -107,3 +133,14 @@ def _cannot_run(table: Table, gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[F
             yield Finding("first forward", "error", "kernel-cannot-run",
                           f"{row['kernel']} is selected for {hit.path}, but its first forward "
                           f"fails: {check.says}", row["hint"], check.source)
+
+
+def _plain_experts(told: Told) -> Iterator[Finding]:
+    """Yield that AWQConfig has no method for experts, whose packed weights then find no place."""
+    hit = next((x for x in told.layers if x.moe_backend and x.method == PLAIN_EXPERTS), None)
+    if hit is not None and told.method.resolved == "awq":
+        yield Finding("weight loading", "error", "experts-not-quantized",
+                      f"{hit.path}: built in 16 bits under awq; the checkpoint's packed weights of "
+                      "experts find no parameter and loading fails", "Pass --quantization "
+                      "moe_wna16, or serve it on 8.0 or above as awq_marlin.",
+                      "layers/quantization/awq/awq.py:AWQConfig.get_quant_method")

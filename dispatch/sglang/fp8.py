@@ -53,6 +53,7 @@ def read(config: Config | None, context: Context) -> Fp8Fields:
         "env.SGLANG_FP8_IGNORED_LAYERS"].split(","))))
     if config is None:
         return Fp8Fields(False, "dynamic", all_renamed(context, more))
+    need(config, "quant_method")
     act = need(config, "activation_scheme")
     check_scheme(act, SOURCE)
     ignored = names(given(config, "ignored_layers", "modules_to_not_convert"), "ignored_layers")
@@ -139,6 +140,9 @@ def linear(fields: Fp8Fields, context: Context, site: Site) -> Assignment:
         return Assignment("Fp8LinearMethod", None, "fp8", facts, refusal=refusal)
     _check_mxfp8_view(facts, context, site)
     check_block(fields.block, context, site, site.shard.parts)
+    if fields.act != "dynamic":
+        raise refuse("layer assignment", "AssertionError", "", site.path, SHAPES,
+                     hint="Block scales go with activation_scheme dynamic.")
     return Assignment("Fp8LinearMethod", None, "fp8_block", facts)
 
 

@@ -4,6 +4,7 @@ tensor is stored in (layers/quantization/gguf.py)."""
 from __future__ import annotations
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
+from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.fields import Config
 
 
@@ -16,3 +17,8 @@ def assign(fields: None, context: Context, site: Site) -> Assignment:
     """Return the assignment of a linear layer or an embedding."""
     return Assignment("GGUFEmbeddingMethod" if site.module.split == "vocab" else
                       "GGUFLinearMethod")
+
+
+def experts(fields: None, context: Context, site: Site, held: Experts) -> Assignment:
+    """Return the assignment of routed experts, whose kernels go by the stored type too."""
+    return Assignment("GGUFMoEMethod")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config
 from quantplan.tables.errors import NotKnownError
 
@@ -18,3 +19,8 @@ def read(config: Config | None, context: Context) -> None:
 def assign(fields: None, context: Context, site: Site) -> Assignment | None:
     """Return the assignment of a linear layer."""
     return None if site.module.split == "vocab" else unquantized("no config says what it is to be")
+
+
+def experts(fields: None, context: Context, site: Site, held: Experts) -> Assignment:
+    """Return the assignment of routed experts."""
+    return unquantized_experts("no config says what they are to be", "nothing")

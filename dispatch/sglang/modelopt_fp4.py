@@ -90,7 +90,6 @@ def _flat_kv(config: Config) -> str:
 def _nested(config: Config, context: Context) -> tuple[Any, Any, Any, str]:
     """Return the same of a hf_quant_config.json."""
     inner = config.get("quantization")
-    _check_side_file(config, context)
     sizes = set(_group_sizes(config))
     if not isinstance(inner, Mapping) or "quant_algo" not in inner or len(sizes) != 1:
         raise _refused("Cannot find 'quant_algo' in the model's quantization config. Expected "
@@ -98,19 +97,6 @@ def _nested(config: Config, context: Context) -> tuple[Any, Any, Any, str]:
                        "(hf_quant_config.json).")
     return (inner["quant_algo"], sizes.pop(), inner.get("exclude_modules", []),
             str(inner.get("kv_cache_quant_algo") or "auto"))
-
-
-def _check_side_file(config: Config, context: Context) -> None:
-    """Refuse ModelOpt's own file where it names no algorithm (get_quant_config)."""
-    inner = config.get("quantization", config)
-    producer = str((config.get("producer") or {}).get("name", ""))
-    if (context.checkpoint.config.get("quantization_config") is None
-            and producer.startswith("modelopt") and inner.get("quant_algo") is None):
-        name = context.checkpoint.config["architectures"][0]
-        raise refuse("config fields", "ValueError", "Invalid quant_config, quantization method: "
-                     f"modelopt_fp4,hf architectures: {name}. ", None,
-                     "model_loader/weight_utils.py:get_quant_config",
-                     hint="hf_quant_config.json: name the algorithm as quant_algo.")
 
 
 def _group_sizes(config: Config) -> Iterator[int]:

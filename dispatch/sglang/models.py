@@ -71,13 +71,12 @@ def lifted(table: Table, checkpoint: Checkpoint) -> Checkpoint:
 LIFTED = ("quantization_config", "compression_config")
 
 
-def check_class(row: Mapping[str, Any], checkpoint: Checkpoint, method: str | None) -> None:
-    """Raise NotKnownError where another class serves the model under this method
+def row_under(table: Table, row: Mapping[str, Any], method: str | None) -> Mapping[str, Any]:
+    """Return the row of the class that serves the model under this method
     (model_loader/utils.py:get_model_architecture)."""
-    if method is not None and method not in row.get("methods", (method,)):
-        raise NotKnownError(f"SGLang's {checkpoint.config['architectures'][0]} under {method}",
-                            hint="The engine builds another class for it, whose experts are "
-                            "layers of their own.")
+    if method is None or method in row.get("methods", (method,)):
+        return row
+    return _row(table, row["otherwise"]) or row
 
 
 def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:

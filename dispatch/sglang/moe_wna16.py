@@ -33,6 +33,9 @@ def read(config: Config | None, context: Context) -> Wna16Fields:
     """Return the fields, or refuse as the config class does. Raises NotKnownError for GPTQ
     checkpoints that Marlin does not serve."""
     assert config is not None, "the class asks for a file first"
+    if need(config, "quant_method") not in ("gptq", "awq"):
+        raise refuse("config fields", "ValueError", "moe_wna16 only support gptq and awq.", None,
+                     SOURCE, hint="Drop --quantization moe_wna16.")
     bits, group_size = (whole(need(config, key), key) for key in ("bits", "group_size"))
     if config.get("quant_method") == "awq":
         need(config, "zero_point")

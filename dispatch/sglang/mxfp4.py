@@ -11,14 +11,12 @@ from quantplan.tables.errors import NotKnownError
 
 SOURCE = "layers/quantization/mxfp4.py:Mxfp4Config.get_quant_method"
 EXPERTS = "layers/quantization/mxfp4.py:Mxfp4MoEMethod.__init__"
+RUNNER = "layers/quantization/mxfp4.py:Mxfp4MoEMethod.create_moe_runner"
 HINT = "SGLang serves MXFP4 for the experts of gpt-oss; choose another method."
 FLASHINFER = "flashinfer_mxfp4"
-SERVED = ("triton_kernel", "marlin", FLASHINFER, "auto", "triton")
-"""MoE runner backends whose layers are in the table; under the last two weights are made 16-bit
-while loading (Mxfp4MoEMethod)."""
-UNSERVED = ("cutlass", "flashinfer_cutlass", "flashinfer_trtllm", "flashinfer_trtllm_routed")
-"""Backends that the method makes no runner for."""
-RUNNER = "layers/quantization/mxfp4.py:Mxfp4MoEMethod.create_moe_runner"
+SERVED = ("triton_kernel", "marlin", FLASHINFER, "auto", "triton", "deep_gemm")
+"""MoE runner backends that have a runner; under auto and triton weights are made 16-bit while
+loading (Mxfp4MoEMethod)."""
 
 
 def read(config: Config | None, context: Context) -> bool:
@@ -38,18 +36,17 @@ def assign(fields: bool, context: Context, site: Site) -> Assignment | None:
 
 def experts(fields: bool, context: Context, site: Site, held: Experts) -> Assignment:
     """Return the assignment of routed experts, or refuse as Mxfp4MoEMethod does. Raises
-    NotKnownError for 16-bit checkpoints and for other runner backends."""
+    NotKnownError for 16-bit checkpoints."""
+    if not fields:
+        raise NotKnownError("SGLang's MXFP4 experts made while loading",
+                            wanted="a checkpoint stored so")
     backend, family = context.facts["moe.backend"], context.facts["gpu.family"]
-    if fields and backend in UNSERVED:
-        raise refuse("kernel selection", "NotImplementedError", "Mxfp4MoEMethod has no MoeRunner "
-                     f"for backend=MoeRunnerBackend.{backend.upper()} / _fi_kernel=None.",
-                     site.path, RUNNER, hint="Drop --moe-backend.")
-    if not fields or backend not in SERVED:
-        raise NotKnownError("SGLang's MXFP4 experts " + (
-            f"with --moe-backend {backend}" if fields else "made while loading"),
-            wanted=f"a checkpoint stored so, and one of {', '.join(SERVED)}")
     if backend == FLASHINFER and family not in (90, 100, 120):
         raise refuse("kernel selection", "NotImplementedError", f"moe_runner_backend={FLASHINFER} "
                      "requires SM90, SM100, or SM120.", site.path, EXPERTS,
                      hint="Drop --moe-backend.")
+    if backend not in SERVED:
+        raise refuse("kernel selection", "NotImplementedError", "Mxfp4MoEMethod has no MoeRunner "
+                     f"for backend=MoeRunnerBackend.{backend.upper()} / _fi_kernel=None.",
+                     site.path, RUNNER, hint="Drop --moe-backend.")
     return Assignment("Mxfp4MoEMethod", operators="experts_mxfp4")

@@ -13,6 +13,7 @@ from quantplan.dispatch.trace import Step, refuse
 from quantplan.tables.errors import CheckpointError
 
 Config = Mapping[str, Any]
+DESCRIPTION = "quant_model_description.json"
 UNQUANT = "unquant"
 """--quantization unquant: the first word that ServerArgs resolves, to no method at all."""
 
@@ -60,7 +61,10 @@ def _own_name(table: Table, config: Config, asked: str | None) -> str:
 
 def quantization_config(table: Table, checkpoint: Checkpoint) -> Config | None:
     """Return the checkpoint's quantization config as the engine parses it, None where it has none:
-    quantization_config, else compression_config, else hf_quant_config.json."""
+    ModelSlim's description, else quantization_config, else compression_config, else
+    hf_quant_config.json."""
+    if DESCRIPTION in checkpoint.side_files:
+        return {**checkpoint.side_files[DESCRIPTION], "quant_method": "modelslim"}
     config = _mapping(checkpoint.config.get("quantization_config"), "quantization_config")
     if config is not None:
         if config.get("quant_method", "modelopt") != "modelopt":

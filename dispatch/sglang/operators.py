@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Facts, evaluate, fill
 from quantplan.dispatch.sglang.context import Context, Site, Table
-from quantplan.dispatch.trace import Candidate, Refusal, Selection, refuse
+from quantplan.dispatch.trace import Candidate, Finding, Refusal, Selection, refuse
 from quantplan.tables.errors import NotKnownError
 
 Row = Mapping[str, Any]
@@ -20,6 +20,13 @@ class Choice(NamedTuple):
 
     selection: Selection
     row: Row | None
+
+    def failure(self, path: str, hint: str | None = None) -> Finding | None:
+        """Return how the first forward of the layer at `path` fails, None where it does not."""
+        if self.row is None or "fails" not in self.row:
+            return None
+        return Finding("first forward", "error", "no-operator", f"{path}: the first forward ends "
+                       f"with {self.row['fails']}", hint, self.row["source"])
 
     def text(self, field: str) -> str | None:
         """Return a field of the chosen operator, None where it has none."""

@@ -12,11 +12,12 @@ from quantplan.dispatch.platforms import (
     on_platform,
     states,
 )
+from quantplan.dispatch.sglang.config_source import check_without_config
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.dtypes import model_dtype
 from quantplan.dispatch.sglang.models import lifted
 from quantplan.dispatch.sglang.names import UNQUANT, name_method
-from quantplan.dispatch.sglang.serving import check_gates, check_without_config
+from quantplan.dispatch.sglang.serving import check_gates
 from quantplan.dispatch.trace import EngineError, Method, Refusal
 
 

@@ -19,6 +19,8 @@ FP8_NAMES = (FP8, "fp8_e4m3fn")
 MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
 """What weights of MXFP4, and activations of it, are called."""
 
+QUERY = "*q_proj"
+"""Whose outputs are left out along with those of keys and values."""
 WRITTEN = ("dtype", "qscheme", "group_size", "is_dynamic", "scale_format")
 """Keys of a part in the order in which they are written."""
 
@@ -43,20 +45,35 @@ def read(config: Config | None, context: Context) -> QuarkFields:
     if config.get("export") is None:
         raise _refused("The export key should be included in the configurations of Quark quantized "
                        "model", "quantization_config: add export.")
-    patterns = sub(config, "layer_quant_config")
+    exported = sub(config, "export").get("kv_cache_group")
+    for value, said in ((exported, "object of type 'NoneType' has no len()"),
+                        (config.get("layer_quant_config"), "'NoneType' object is not iterable"),
+                        (config.get("layer_type_quant_config"),
+                         "argument of type 'NoneType' is not iterable")):
+        if value is None:
+            raise refuse("config fields", "TypeError", said, None, SOURCE, hint=
+                         "quantization_config: add export.kv_cache_group, layer_quant_config and "
+                         "layer_type_quant_config.")
+    group, patterns = names(exported, "export: kv_cache_group"), sub(config, "layer_quant_config")
     return QuarkFields(names(config.get("exclude", ()), "exclude"),
-                       Named(patterns, sub(config, "layer_type_quant_config"),
-                             sub(config, "global_quant_config")),
-                       _kv_cache(sub(config, "export").get("kv_cache_group"), patterns))
+                       Named(_without_outputs(patterns, group),
+                             sub(config, "layer_type_quant_config"),
+                             config.get("global_quant_config")), _kv_cache(group, patterns))
 
 
 def _refused(message: str, hint: str) -> Exception:
     return refuse("config fields", "ValueError", message, None, f"{SOURCE}.from_config", hint=hint)
 
 
-def _kv_cache(group: Any, patterns: Config) -> Config | None:
+def _without_outputs(patterns: Config, group: tuple[str, ...]) -> Config:
+    """Return the configs without the outputs that the KV cache is made of."""
+    bare = {*group, *([QUERY] if group else [])}
+    return {name: {**sub(patterns, name), "output_tensors": None} if name in bare else config
+            for name, config in patterns.items()}
+
+
+def _kv_cache(listed: tuple[str, ...], patterns: Config) -> Config | None:
     """Return the config of the KV cache's outputs, None where no group of layers has one."""
-    listed = names(group, "export: kv_cache_group")
     if not listed:
         return None
     if not set(listed) <= set(patterns):
@@ -100,7 +117,7 @@ def assign(fields: QuarkFields, context: Context, site: Site) -> Assignment | No
         return None
     if config is None:
         return unquantized("named in exclude")
-    if (block := _block(config)) is not None:
+    if (block := _block(config, site)) is not None:
         return fp8.assign(block, context, site)
     return _linear(config, context, site)
 
@@ -111,7 +128,7 @@ def experts(fields: QuarkFields, context: Context, site: Site, held: Experts) ->
     config = layer_config(context, site.path, site.module.module, fields.exclude, fields.named)
     if config is None:
         return unquantized_experts("named in exclude")
-    if (block := _block(config)) is not None:
+    if (block := _block(config, site)) is not None:
         return fp8.experts(block, context, site, held)
     return _experts(config, site)
 
@@ -122,14 +139,22 @@ def _parts(config: Config, site: Site) -> tuple[Config, Config]:
         raise refuse("layer assignment", "NotImplementedError", "Currently, Quark models with "
                      "output_tensors and bias quantized are not supported", site.path, SOURCE,
                      hint="Quantize weights and input_tensors only.")
-    return sub(config, "weight"), sub(config, "input_tensors")
+    return _part(config, "weight", site), _part(config, "input_tensors", site)
 
 
-def _block(config: Config) -> Fp8Fields | None:
+def _part(config: Config, field: str, site: Site) -> Config:
+    """Return how weights or activations are quantized; refuses what is quantized twice."""
+    if isinstance(config.get(field), list):
+        raise refuse("layer assignment", "AttributeError", "'list' object has no attribute 'get'",
+                     site.path, SOURCE, hint="SGLang serves such a checkpoint on AMD GPUs only.")
+    return sub(config, field)
+
+
+def _block(config: Config, site: Site) -> Fp8Fields | None:
     """Return what serves FP8 weights in blocks with dynamic activations, None for others."""
     if config.get("output_tensors") or config.get("bias"):
         return None
-    weight, inputs = sub(config, "weight"), sub(config, "input_tensors")
+    weight, inputs = _part(config, "weight", site), _part(config, "input_tensors", site)
     size = weight.get("block_size")
     fits = (weight.get("dtype") in FP8_NAMES and weight.get("qscheme") == "per_block"
             and weight.get("is_dynamic") is False and isinstance(size, list) and len(size) == 2
@@ -175,7 +200,12 @@ def _written(config: Config, field: str) -> Any:
 
 def _experts(config: Config, site: Site) -> Assignment:
     weight, inputs = _parts(config, site)
-    if _is_mxfp4(weight, inputs) or weight.get("dtype") == "fp4":
+    if _is_mxfp4(weight, inputs):
+        return Assignment("QuarkFusedMoEMethod", "QuarkW4A4MXFp4MoE", refusal=refuse(
+            "weight loading", "NameError", "name 'e8m0_shuffle' is not defined", site.path,
+            "layers/quantization/quark/schemes/quark_w4a4_mxfp4_moe.py:QuarkW4A4MXFp4MoE",
+            hint="SGLang serves Quark's MXFP4 on AMD GPUs only."))
+    if weight.get("dtype") == "fp4":
         raise NotKnownError("Quark's FP4 experts", hint="They are made for AMD GPUs.")
     if not _is_fp8(weight, inputs):
         raise refuse("layer assignment", "RuntimeError", "Unsupported FusedMoe scheme", site.path,

@@ -26,7 +26,7 @@ class Named(NamedTuple):
 
     patterns: Config
     classes: Config
-    rest: Config
+    rest: Config | None
 
 
 def with_quark_leaves(context: Context) -> Context:
@@ -38,12 +38,14 @@ def layer_config(
     context: Context, path: str, module: str, exclude: tuple[str, ...], named: Named
 ) -> Config | None:
     """Return the config of the layer at `path`, None where `exclude` leaves it alone."""
-    if _is_excluded(context, path, exclude):
+    if is_excluded(context, path, exclude):
         return None
     return _find(context, path, module, named)
 
 
-def _is_excluded(context: Context, path: str, exclude: tuple[str, ...]) -> bool:
+def is_excluded(context: Context, path: str, exclude: tuple[str, ...]) -> bool:
+    """Return whether `exclude` leaves the layer at `path` alone, for experts by any of them;
+    refuses where it names some of a fused layer's leaves."""
     if _is_named(path, exclude) or (path.endswith(".experts") and any(
             name.startswith(f"{path}.") for name in exclude)):
         return True
@@ -76,7 +78,12 @@ def _find(context: Context, path: str, module: str, named: Named) -> Config:
     if path.endswith(".experts") and any(key.startswith(f"{path}.") for key in named.patterns):
         raise NotKnownError("Quark configs of single experts",
                             hint="Name the experts by one pattern.")
-    return sub(named.classes, module) if module in named.classes else named.rest
+    if module in named.classes:
+        return sub(named.classes, module)
+    if named.rest is None:
+        raise refuse("layer assignment", "AttributeError", "'NoneType' object has no attribute "
+                     "'get'", path, CONFIG, hint="quantization_config: add global_quant_config.")
+    return named.rest
 
 
 def _differ(said: str, path: str, source: str) -> Exception:

@@ -3,7 +3,7 @@ operator that it calls. Each step either answers or refuses with the engine's ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -20,25 +20,26 @@ from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table, 
 from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
 from quantplan.dispatch.sglang.ends import check_ends
 from quantplan.dispatch.sglang.experts import experts_layer
-from quantplan.dispatch.sglang.findings import findings
+from quantplan.dispatch.sglang.findings import TYPED, Told, findings
 from quantplan.dispatch.sglang.flags import check_flags
 from quantplan.dispatch.sglang.mamba import check_ranks
 from quantplan.dispatch.sglang.models import (
     built,
     changed,
-    check_class,
     fuses_shared_experts,
     lifted,
     model_row,
+    row_under,
 )
 from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import chosen, refused_after_loading
 from quantplan.dispatch.sglang.registry import check_registered
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
+from quantplan.dispatch.sglang.single_experts import with_single_experts
 from quantplan.dispatch.sglang.sites import check_before, check_division, site_at
 from quantplan.dispatch.sglang.uneven import check_even
-from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Trace, refuse
+from quantplan.dispatch.trace import EngineError, Layer, Method, Refusal, Step, Trace, refuse
 from quantplan.tables.errors import NotKnownError
 
 CONFIGS = "utils/hf_transformers/config.py:get_config"
@@ -73,12 +74,15 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         _check_server(table, named.resolved, gpu)
         server = server_arguments(table, checkpoint, gpu, deployment, (row, named.resolved))
         if server.quantization != deployment.quantization:
+            method = method._replace(steps=(_typed(row, server.quantization),))
             named = name_method(table, checkpoint, server.quantization, gpu.capability)
-        method = method._replace(resolved=named.resolved, steps=named.steps)
-        check_class(row, checkpoint, named.resolved)
+        method = method._replace(resolved=named.resolved, steps=(*method.steps, *(
+            step for step in named.steps if step not in method.steps)))
+        named_row, row = row, row_under(table, row, named.resolved)
         dtype = device_dtype(table, gpu, server.dtype or dtype)
         check_registered(table, checkpoint)
-        context = Context(table, checkpoint, built(checkpoint, row), gpu, deployment, dtype,
+        context = Context(table, checkpoint, built(checkpoint, named_row), gpu,
+                          deployment, dtype,
                           {**base_facts(table, gpu, deployment, dtype, server.moe_backend),
                            "experts.format": server.experts_format,
                            "moe.routing": row.get("says_routing", False)},
@@ -92,17 +96,24 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         facts = {**context.facts, "quant.method": named.resolved, "quant.block": serving.block,
                  "quant.fuses_shared": serving.fuses_shared}
         facts["model.shared_fused"] = fuses_shared_experts(row, checkpoint, deployment, facts)
-        layers = tuple(_layers(context._replace(
-            structure=changed(context.structure, row, checkpoint, facts)), serving, attends))
+        structure = with_single_experts(changed(context.structure, row, checkpoint, facts), row,
+                                        deployment.tp)
+        layers = tuple(_layers(context._replace(structure=structure), serving, attends))
     except Refusal as refusal:
         error = refusal.error
     conditional = any(x.selection and x.selection.alternatives for x in layers)
     outcome = "error" if error else "conditional" if conditional else "ok"
     notes = attention_notes(table, attends) if attends and not error else ()
-    found = findings(table, gpu, method, layers, error, backend=deployment.moe_backend,
-                     notes=notes)
+    found = findings(Told(table, checkpoint, gpu, method, layers, error), notes)
     return Trace("sglang", table["version"], dtype, method, outcome, layers if not error else (),
                  error, found, kv_cache)
+
+
+def _typed(row: Mapping[str, Any], name: str | None) -> Step:
+    """Return the step that makes the checkpoint's own name count as one that was asked for."""
+    return Step(TYPED, f"--quantization {name}", "the architecture's pass on this GPU copies the "
+                "checkpoint's name into the arguments, from which the model's config is read again",
+                str(row["server_pass"]["source"]))
 
 
 def _kv(deployment: Deployment, attends: Attended | None) -> dict[str, Any]:
@@ -188,4 +199,5 @@ def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assi
     return layer._replace(selection=choice.selection, mode=row.get("mode"), act=row.get("act"),
                           why=assignment.why or row.get("because"),
                           asked=assignment.facts.get("fp8.act"), fused=row.get("fused"),
-                          kernel_backend=row.get("kernel_backend")), assignment
+                          kernel_backend=row.get("kernel_backend"),
+                          note=choice.failure(site.path)), assignment

@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.sglang.config_source import class_config
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
 from quantplan.dispatch.sglang.names import NamedMethod
 from quantplan.dispatch.trace import refuse
@@ -15,7 +16,6 @@ from quantplan.tables.errors import NotKnownError
 
 Row = Mapping[str, Any]
 GATES = "model_loader/loader.py:_get_quantization_config"
-CONFIG = "model_loader/weight_utils.py:get_quant_config"
 
 
 class Serving(NamedTuple):
@@ -40,12 +40,11 @@ def serve(named: NamedMethod, context: Context) -> Serving:
     if named.resolved is None:
         return Serving(None, None, lambda site: None, lambda site, held: None)
     row = context.table["methods"][named.resolved]
-    if named.config is None:
-        check_without_config(row)
+    config = class_config(row, named, context.checkpoint)
     module = import_module(f"quantplan.dispatch.sglang.{row['resolves']}") if (
         "resolves" in row) else None
     context = context._replace(facts={**context.facts, "quant.method": named.resolved})
-    fields = module.read(named.config, context) if module else None
+    fields = module.read(config, context) if module else None
     check_gates(row, context.gpu.capability, context.dtype)
     if module is None:
         raise NotKnownError(f"the layers of SGLang's {named.resolved}",
@@ -82,18 +81,6 @@ def _experts_of(module: ModuleType, row: Row) -> Callable[..., Assignment | None
                             hint="Their methods are not in the table yet.")
     assign: Callable[..., Assignment | None] = module.experts
     return assign
-
-
-def check_without_config(row: Row) -> None:
-    """Refuse a method that a checkpoint without a quantization config does not start with."""
-    if row.get("config_file"):
-        raise refuse("config fields", "ValueError", f"Cannot find the config file for {row['id']}",
-                     None, CONFIG, hint="The checkpoint is not quantized: drop --quantization, or "
-                     "pass --quantization fp8 to quantize while loading.")
-    if "without_config" in row:
-        said = row["without_config"]
-        raise refuse("config fields", said["type"], said["message"], None, CONFIG,
-                     hint="The checkpoint is not quantized: drop --quantization.")
 
 
 def check_gates(row: Row, capability: int | None, dtype: str) -> None:

@@ -7,10 +7,15 @@ from typing import NamedTuple
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.ct_names import is_ignored
+from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.fields import Config, names, need
 from quantplan.dispatch.trace import refuse
 
 FP8 = "w8a8_fp8"
+NO_EXPERTS = (
+    "UnquantizedLinearMethod.create_weights() missing 4 required positional arguments: "
+    "'input_size_per_partition', 'output_partition_sizes', 'input_size', and 'output_size'")
+"""What experts end with that the class gives a linear layer's method."""
 EMBEDDING = "VocabParallelEmbedding"
 
 
@@ -46,3 +51,14 @@ def assign(fields: W8A8Fields, context: Context, site: Site) -> Assignment | Non
     if fields.fp8:
         return Assignment("W8A8Fp8LinearMethod", None, "fp8_channel", {"fp8.act": "per_token"})
     return Assignment("W8A8Int8LinearMethod", None, "int8")
+
+
+def experts(fields: W8A8Fields, context: Context, site: Site, held: Experts) -> Assignment:
+    """Return the assignment of routed experts: Triton, whatever the backend."""
+    if fields.fp8:
+        return Assignment("W8A8FP8MoEMethod", operators="experts_w8a8_fp8")
+    if is_ignored(context, site.path, fields.ignore):
+        raise refuse("layer assignment", "TypeError", NO_EXPERTS, site.path,
+                     "layers/quantization/w8a8_int8.py:W8A8Int8Config.get_quant_method",
+                     hint="Leave experts out of ignore.")
+    return Assignment("W8A8Int8MoEMethod", operators="experts_w8a8_int8")

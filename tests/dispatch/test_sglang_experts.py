@@ -4,7 +4,6 @@ file: the runner and the method, or the words with which the start ends."""
 from __future__ import annotations
 
 import pytest
-from quantplan.tables.errors import NotKnownError
 
 from quantplan import explain
 from tests.dispatch.test_sglang_golden import ask, named
@@ -84,10 +83,17 @@ def test_mixtral_has_no_pass_of_its_own() -> None:
 
 
 def test_mixtral_under_plain_awq_is_another_class() -> None:
-    """The engine builds QuantMixtralForCausalLM for it (model_loader/utils.py)."""
-    with pytest.raises(NotKnownError, match="MixtralForCausalLM under awq"):
-        explain({**MIXTRAL, "quantization_config": AWQ}, engine="sglang", engine_version="0.5.22",
-                capability=75)
+    """The engine builds QuantMixtralForCausalLM for it (model_loader/utils.py): of 8 experts two
+    ranks hold four each, every one in three layers that no rank cuts."""
+    answer = explain({**MIXTRAL, "quantization_config": AWQ}, engine="sglang",
+                     engine_version="0.5.22", capability=75, tp=2).to_dict()
+    moe = "model.layers.*.block_sparse_moe"
+    layers = {x["path"]: x for x in answer["layers"] if x["path"].startswith(moe)}
+    assert list(layers) == [*(f"{moe}.experts.{expert}.{name}" for expert in range(4)
+                              for name in ("w1", "w2", "w3")), f"{moe}.gate"]
+    last = layers[f"{moe}.experts.3.w2"]
+    assert (last["module"], last["method"], last["kernel"], last["n"], last["k"]) == (
+        "ReplicatedLinear", "AWQLinearMethod", "awq_dequantize", 4096, 14336)
 
 
 @pytest.mark.parametrize("backend, told", [("triton_kernel", True), ("cutlass", False),
@@ -98,4 +104,4 @@ def test_experts_that_have_no_runner_are_told(backend: str, told: bool) -> None:
     answer = explain("qwen3-30b-a3b", engine="sglang", capability=90, moe_backend=backend,
                      as_format="fp8-block")
     assert answer.trace.error is None
-    assert ("experts-without-runner" in {f.id for f in answer.trace.findings}) is told
+    assert ("no-operator" in {f.id for f in answer.trace.findings}) is told
