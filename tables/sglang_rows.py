@@ -264,6 +264,8 @@ MODEL: Row = {
                          required=False, choices=("always", "tied", "unless_untied")),
     "says_routing": Field("flag", "whether its experts are built with the form of the routing",
                           required=False),
+    "ignores_head_dim": Field("flag", "whether the class divides hidden_size by the heads whatever "
+                              "head_dim says", required=False),
     "reads_head_dim": Field("flag", "whether the class takes head_dim from the config where vLLM's "
                             "divides hidden_size by the heads", required=False),
     "source": Field("text", "engine file:symbol"),

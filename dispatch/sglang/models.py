@@ -82,6 +82,9 @@ def row_under(table: Table, row: Mapping[str, Any], method: str | None) -> Mappi
 def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
     """Return the structure of the checkpoint's family, `row` is the class' own. Raises
     NotKnownError for a head_dim that only SGLang's class reads."""
+    if row.get("ignores_head_dim") and "head_dim" in checkpoint.config:
+        config = {name: value for name, value in checkpoint.config.items() if name != "head_dim"}
+        checkpoint = checkpoint._replace(config=config)
     served = next(name for name in architectures(checkpoint) if name in row["architectures"])
     structure = model_structure(checkpoint, served, engine=ENGINE)
     given = checkpoint.config.get("head_dim")
@@ -163,19 +166,20 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
 
 def fuses_shared_experts(
     row: Mapping[str, Any], checkpoint: Checkpoint, deployment: Deployment,
-    served: Mapping[str, Any],
+    served: Mapping[str, Any], sizes: Mapping[str, Any],
 ) -> bool:
     """Return whether shared experts are built as routed ones; `served` are the facts of the method,
-    the GPU and the MoE runner backend
+    the GPU and the MoE runner backend, `sizes` the model's with what its config leaves out
     (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason and
     arg_groups/overrides.py:_moe_runner_fusion_disable)."""
     rule, config = row.get("shared_fused"), checkpoint.text_config
     if rule is not None and "equal" in rule:
-        sizes = [config.get(field) for field in rule["equal"]]
-        return len({*sizes}) == 1 and bool(sizes[0]) and not any(
+        given = [config.get(field) for field in rule["equal"]]
+        return len({*given}) == 1 and bool(given[0]) and not any(
             holds(apart, served) for apart in rule["apart"])
-    shared, experts = config.get("n_shared_experts"), config.get("n_routed_experts")
-    if rule is None or deployment.expert_parallel or shared != rule.get("shared", shared):
+    shared = sizes.get("shared_experts", config.get("n_shared_experts"))
+    experts, spread = config.get("n_routed_experts"), deployment.expert_parallel
+    if rule is None or (spread and deployment.tp > 1) or shared != rule.get("shared", shared):
         return False
     return any(experts in fits.get("experts", (experts,)) and holds(fits, served)
                for fits in rule["fits"]) and not any(holds(a, served) for a in rule["apart"])

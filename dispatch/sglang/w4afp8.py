@@ -14,7 +14,7 @@ from quantplan.tables.errors import NotKnownError
 FIELDS = Fp8Fields(True, "dynamic", (), (128, 128))
 """What W4AFp8Config keeps of every checkpoint, and without one."""
 DENSE_DOWN = "mlp.down_proj"
-ACTIVATION = "layers/quantization/fp8_activation.py:DenseSiluAndMulQuant"
+ACTIVATION = "layers/quantization/w4afp8.py:W4AFp8Config"
 
 
 def read(config: Config | None, context: Context) -> Fp8Fields:

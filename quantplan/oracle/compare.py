@@ -13,7 +13,7 @@ LAYER_FIELDS = ("module", "method", "scheme", "family", "mode", "n", "k", "attn_
                 "kv_cache_dtype", "prefill_backend")
 """Fields of a layer that are compared as they are; kernels and experts have more to say."""
 
-UNTOLD = frozenset({"mode", "family", "attn_backend"})
+UNTOLD = frozenset({"mode", "family", "attn_backend", "kernel_backend"})
 """Fields that the engine does not always tell: none is no answer."""
 
 
@@ -141,8 +141,11 @@ def row_differences(path: str, ours: Mapping[str, Any], engines: Mapping[str, An
         if mine != its and not (its is None and field in UNTOLD):
             yield Difference(path, field, mine, its, *_our_reason(ours))
     for field in TOLD_BY_SOME:
-        if field in engines and ours.get(field) != engines[field]:
-            yield Difference(path, field, ours.get(field), engines[field], *_our_reason(ours))
+        mine, its = ours.get(field), engines.get(field)
+        if field in engines and mine != its and not (its is None and field in UNTOLD):
+            yield Difference(path, field, mine, its, *_our_reason(ours))
+    if engines.get("forward_error") and not ours["findings"]:
+        yield Difference(path, "first forward", None, engines["forward_error"])
     experts = list(_experts(path, ours.get("experts") or {}, engines.get("experts") or {}))
     yield from experts or _choice(path, ours, engines)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 ABSENT = "{absent}"
-PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+PLACEHOLDER = re.compile(r"\{([a-z_\d]+)\}")
 
 
 class Draw:

@@ -131,6 +131,57 @@ def test_bump_with_the_wheels_of_other_versions(tmp_path: Path) -> None:
         run("bump", "vllm", "0.32.0", "sglang@0.5", "--old", old, "--new", old)
 
 
+def sglang_files(folder: Path, version: str, **files: str) -> str:
+    """Write a package sglang with files of layers/quantization/ and return where it lies."""
+    place = folder / "sglang" / "srt" / "layers" / "quantization"
+    place.mkdir(parents=True)
+    (folder / f"sglang-{version}.dist-info").mkdir()
+    (folder / "sglang" / "__init__.py").write_text("")
+    for name, text in files.items():
+        (place / f"{name}.py").write_text(text)
+    return str(folder)
+
+
+CONFIG = "class Fp8Config:\n    def get_min_capability(self):\n        return {}\n"
+FP8 = "layers/quantization/fp8.py:Fp8Config"
+
+
+@pytest.mark.parametrize("new, code, said", [
+    ({"fp8": CONFIG.format(80)}, 0, "unchanged"),
+    ({"fp8": CONFIG.format(89)}, 1, f"changed  {FP8}  (cited by methods[fp8].source)"),
+    ({"fp8": "", "fp8_config": CONFIG.format(80)}, 1,
+     f"moved    {FP8} -> layers/quantization/fp8_config.py:Fp8Config"),
+    ({"fp8": ""}, 1, f"gone     {FP8}  (cited by methods[fp8].source)"),
+], ids=["unchanged", "changed", "moved", "gone"])
+def test_bump_of_sglang(tmp_path: Path, new: dict[str, str], code: int, said: str) -> None:
+    """Its sources are relative to sglang/srt."""
+    before = sglang_files(tmp_path / "old", "0.5.22", fp8=CONFIG.format(80))
+    after = sglang_files(tmp_path / "new", "0.5.24", **new)
+    result = run("bump", "sglang", "0.5.22", "0.5.24", "--old", before, "--new", after)
+    assert result.exit_code == code
+    assert result.output.startswith("sglang 0.5.22 -> 0.5.24: ")
+    assert said in result.output
+
+
+def test_lint_against_sglangs_files(tmp_path: Path) -> None:
+    files = sglang_files(tmp_path, "0.5.23", fp8=CONFIG.format(80))
+    result = run("lint", "--against", files, "--engine", "sglang")
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert not any(line.startswith(f"{FP8}:") for line in lines)
+    assert any(line.startswith("layers/quantization/fp8.py:Fp8LinearMethod: no such symbol in that "
+                               "file; cited by ") for line in lines)
+    assert any(line.startswith("arg_groups/choices.py:QUANTIZATION_CHOICES: no such file; cited by")
+               for line in lines)
+
+
+def test_the_differences_of_sglangs_versions_are_told() -> None:
+    result = run("diff", "sglang@0.5.22", "sglang@0.5.23")
+    assert result.exit_code == 0
+    assert result.output.startswith("sglang 0.5.22 -> 0.5.23: ")
+    assert "minimax_m3_nvfp4" in result.output
+
+
 # JSON by its schema.
 
 

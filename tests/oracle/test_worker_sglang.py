@@ -198,7 +198,8 @@ ROW: dict[str, Any] = {
     "path": "model.layers.0.mlp.down_proj", "module": "RowParallelLinear", "method": "M",
     "scheme": None, "kernel": "fp8_scaled_mm", "mode": "W8A8_fp8", "act": "per_token", "n": 4,
     "k": 8, "fused": None, "kernel_backend": None}
-OURS = {**ROW, "family": "fp8", "candidates": [], "why": None, "rejected": []}
+OURS = {**ROW, "family": "fp8", "candidates": [], "why": None, "rejected": [],
+        "findings": []}
 
 
 @pytest.mark.parametrize("field, value", [
@@ -213,6 +214,13 @@ def test_what_the_worker_does_not_tell_is_not_compared() -> None:
     """Layers whose product needs loaded weights are not run (bitsandbytes, GGUF)."""
     untold = {name: ROW[name] for name in ("path", "module", "method", "scheme", "n", "k")}
     assert list(row_differences("x", OURS, untold)) == []
+
+
+def test_a_failure_of_the_first_forward_wants_a_finding() -> None:
+    engine = {**ROW, "forward_error": "NotImplementedError: no kernel"}
+    (found,) = row_differences("x", OURS, engine)
+    assert (found.field, found.engines) == ("first forward", "NotImplementedError: no kernel")
+    assert list(row_differences("x", {**OURS, "findings": ["no-operator"]}, engine)) == []
 
 
 def test_the_dtype_of_the_cache_is_compared() -> None:

@@ -112,6 +112,9 @@ class ScalarType:
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"ScalarType.{self.name}"
+
 
 BITS: Mapping[int, tuple[str, ...]] = {
     2: ("uint2b2",), 3: ("uint3b4",), 4: ("int4", "uint4", "uint4b8", "float4_e2m1f"),

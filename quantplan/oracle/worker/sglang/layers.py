@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from quantplan.oracle.worker.faults import not_the_engines
 from quantplan.oracle.worker.modules import imported
 from quantplan.oracle.worker.sglang.digest import digest
 from quantplan.oracle.worker.sglang.leaves import Leaves
@@ -126,5 +127,6 @@ def _run(method: Any, layer: Any, dtype: Any) -> dict[str, Any]:
         except ReachedError:
             pass
         except Exception as raised:
-            error = f"{type(raised).__name__}: {raised}"
+            if not_the_engines(raised, str(raised), frozenset()) is None:
+                error = f"{type(raised).__name__}: {raised}"
     return {**digest(RECORD.steps), "forward_error": error}
