@@ -166,20 +166,19 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
 
 def fuses_shared_experts(
     row: Mapping[str, Any], checkpoint: Checkpoint, deployment: Deployment,
-    served: Mapping[str, Any], sizes: Mapping[str, Any],
+    served: Mapping[str, Any],
 ) -> bool:
     """Return whether shared experts are built as routed ones; `served` are the facts of the method,
-    the GPU and the MoE runner backend, `sizes` the model's with what its config leaves out
+    the GPU and the MoE runner backend
     (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason and
     arg_groups/overrides.py:_moe_runner_fusion_disable)."""
     rule, config = row.get("shared_fused"), checkpoint.text_config
     if rule is not None and "equal" in rule:
-        given = [config.get(field) for field in rule["equal"]]
-        return len({*given}) == 1 and bool(given[0]) and not any(
+        sizes = [config.get(field) for field in rule["equal"]]
+        return len({*sizes}) == 1 and bool(sizes[0]) and not any(
             holds(apart, served) for apart in rule["apart"])
-    shared = sizes.get("shared_experts", config.get("n_shared_experts"))
-    experts, spread = config.get("n_routed_experts"), deployment.expert_parallel
-    if rule is None or (spread and deployment.tp > 1) or shared != rule.get("shared", shared):
+    shared, experts = config.get("n_shared_experts"), config.get("n_routed_experts")
+    if rule is None or deployment.expert_parallel or shared != rule.get("shared", shared):
         return False
     return any(experts in fits.get("experts", (experts,)) and holds(fits, served)
                for fits in rule["fits"]) and not any(holds(a, served) for a in rule["apart"])

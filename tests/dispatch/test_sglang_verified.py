@@ -89,34 +89,3 @@ def test_flashinfer_s_deepgemm_quantizes_activations_itself() -> None:
     found = ask({**LLAMA, "quantization_config": block}, fp8_gemm_backend="flashinfer_deepgemm")
     layer = row(found, QKV)
     assert (layer["kernel"], layer["act"]) == ("fp8_blockscale_gemm_sm90", "group_in_kernel")
-
-
-def test_shared_experts_that_the_config_leaves_out_are_fused_all_the_same() -> None:
-    """transformers' Glm4MoeLiteConfig has one shared expert where config.json says nothing."""
-    config = {**{name: LLAMA[name] for name in ("hidden_act", "torch_dtype")}, "hidden_size": 1024,
-              "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 16,
-              "num_key_value_heads": 16, "vocab_size": 32000, "first_k_dense_replace": 1,
-              "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite"}
-    paths = {layer["path"] for layer in ask(config)["layers"]}
-    assert "model.layers.*.mlp.experts" in paths
-    assert "model.layers.*.mlp.shared_experts.gate_up_proj" not in paths
-
-
-GEMMA4: dict[str, Any] = {
-    "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "head_dim": 256,
-    "global_head_dim": 512, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
-    "attention_k_eq_v": True, "layer_types": ["sliding_attention", "full_attention"],
-    "num_hidden_layers": 2}
-
-
-@pytest.mark.parametrize("fields, name", [
-    ({}, "num_key_value_heads"), ({"num_key_value_heads": 2}, "head_dim"),
-    ({"head_dim": 512}, "num_key_value_heads")])
-def test_a_text_config_alone_with_layers_of_two_sizes_is_refused(
-    fields: dict[str, Any], name: str
-) -> None:
-    """Grid cases 11/214, 3/504 and 11/972 of Gemma4ForCausalLM."""
-    error = ask({**GEMMA4, **fields})["error"]
-    assert error["type"] == "AmbiguousGlobalPerLayerAttributeError"
-    assert error["message"].startswith(f"'{name}' is a per-layer attribute and may vary across ")
-    assert error["message"].endswith("may use the global value incorrectly.")
