@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -28,6 +29,8 @@ from quantplan.output import clean, discard_stdout, say, say_json
 from quantplan.tables.errors import QuantplanError, UsageError
 
 LONGEST_ERROR, LONGEST_BUG = 1000, 500
+OBJECTS_BETWEEN_COLLECTIONS = 200_000
+"""Tables and traces are many objects without cycles: looking for some costs a tenth of a start."""
 EPILOG = (
     "Exit codes: 0 it starts and fits, perhaps on a condition that is named; 1 the engine would "
     "refuse, fail or not fit; 2 usage; 3 bad or unreadable checkpoint; 4 not known (no table, "
@@ -175,6 +178,7 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """Run the command line; every refusal is one line on stderr and a documented exit code."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -15,7 +15,7 @@ from quantplan.dispatch.sglang.fp4_experts import packed_experts
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
 from quantplan.dispatch.sglang.modelopt import is_excluded
 from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
-from quantplan.dispatch.sglang.operators import choose, unfit
+from quantplan.dispatch.sglang.operators import chosen, unfit
 from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
@@ -134,9 +134,8 @@ def linear(fields: Fp8Fields, context: Context, site: Site) -> Assignment:
     if fields.block is None or fields.block[1] == 128:  # other blocks leave no choice
         check_backend(context, facts, site)
     if fields.block is None:
-        chosen = choose(context.table, "fp8", {**context.facts, **site.facts, **facts})
-        refusal = unfit(context.table, "fp8_marlin", site) if (
-            chosen.text("kernel") == MARLIN) else None
+        kernel = chosen(context, "fp8", {**site.facts, **facts}).text("kernel")
+        refusal = unfit(context.table, "fp8_marlin", site) if kernel == MARLIN else None
         return Assignment("Fp8LinearMethod", None, "fp8", facts, refusal=refusal)
     _check_mxfp8_view(facts, context, site)
     check_block(fields.block, context, site, site.shard.parts)
