@@ -19,9 +19,9 @@ def tables() -> None:
 @click.option("--against", metavar="WHEEL", type=click.Path(exists=True),
               help="A wheel of the engine, or a folder that holds its package: every file:symbol "
               "that the table of its version cites has to be there.")
-@click.option("--engine", metavar="vllm[@VERSION]", default="vllm", show_default=True,
-              help="What --against is, where its version cannot be read.")
-def tables_lint(against: str | None, engine: str) -> None:
+@click.option("--engine", metavar="ENGINE[@VERSION]",
+              help="What --against is, where it does not say so itself.")
+def tables_lint(against: str | None, engine: str | None) -> None:
     """Check every table against its schema and every law. Ends with 1 for any violation."""
     from quantplan.table_commands import run_lint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from quantplan import dispatch
-from quantplan.options import engine_named
+from quantplan.options import ENGINES, engine_named
 from quantplan.output import say, say_json, wrapped
 from quantplan.tables.errors import UsageError
 from quantplan.tables.versions import known_version
@@ -14,7 +14,7 @@ CODE = os.path.dirname(os.path.abspath(dispatch.__file__))
 """The Python files whose citations are checked besides the tables'."""
 
 
-def run_lint(against: str | None = None, engine: str = "vllm") -> int:
+def run_lint(against: str | None = None, engine: str | None = None) -> int:
     """Print every violation of a schema or law and, with the engine's files, every citation that
     they do not have; return 0 when there is none, else 1."""
     from quantplan.tables.lint import lint
@@ -28,14 +28,14 @@ def run_lint(against: str | None = None, engine: str = "vllm") -> int:
     return 1 if violations else 0
 
 
-def _wrong_citations(against: str, engine: str) -> list[str]:
+def _wrong_citations(against: str, engine: str | None) -> list[str]:
     from quantplan.tables.engine_check import wrong_citations
-    from quantplan.tables.engine_source import open_source
+    from quantplan.tables.engine_source import engine_in, open_source
 
-    name, version = engine_named(engine, "--engine")
+    name, version = engine_named(engine or engine_in(against, ENGINES), "--engine")
     source = open_source(name, against)
     if version is None and source.version is None:
-        raise UsageError(f"{against}: its version is not known", wanted="--engine vllm@VERSION")
+        raise UsageError(f"{against}: its version is not known", wanted=f"--engine {name}@VERSION")
     return wrong_citations(name, known_version(name, version or source.version), source, CODE)
 
 

@@ -28,7 +28,8 @@ from quantplan.tables.versions import default_version, engines
 SHARED_TABLES = ("families/", "formats/")
 """Tables of all versions; what they cite is of the default one."""
 SHARED_TABLES_CITE = "vllm"
-"""The engine that they, and the code of no engine's own folder, cite."""
+"""The engine that they cite, but for families/ENGINE-NAME, and that the code of no engine's own
+folder cites."""
 
 
 class Bump(NamedTuple):
@@ -58,7 +59,7 @@ def shared_citations(engine: str, source: EngineSource, code: str) -> list[Citat
     """Return what shared tables and the Python files under the folder `code` cite of an engine."""
     found: list[Citation] = []
     for name in table_names():
-        if name.startswith(SHARED_TABLES) and engine == SHARED_TABLES_CITE:
+        if name.startswith(SHARED_TABLES) and engine == engine_of_table(name):
             for at, text in sources(read_table(name)):
                 found += text_citations(engine, f"tables/{name}.yaml: {at}", text)
     for path in _python_files(code):
@@ -103,10 +104,18 @@ def _elsewhere(citation: Citation, source: EngineSource) -> Iterator[str]:
             yield f"{path}:{citation.symbol}"
 
 
+def engine_of_table(name: str) -> str:
+    """Return the engine that a shared table cites: the one that its file is named after, if any."""
+    return _engine_named(name.split("/")[1].split("-", maxsplit=1)[0])
+
+
 def _engine_of(path: str, code: str) -> str:
     """Return the engine that a file under the folder `code` cites: its own folder's, if any."""
-    own = os.path.relpath(path, code).split(os.sep)[0]
-    return own if own in engines() else SHARED_TABLES_CITE
+    return _engine_named(os.path.relpath(path, code).split(os.sep)[0])
+
+
+def _engine_named(word: str) -> str:
+    return word if word in engines() else SHARED_TABLES_CITE
 
 
 def _python_files(folder: str) -> Iterator[str]:

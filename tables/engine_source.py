@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -34,6 +34,18 @@ def open_source(engine: str, where: str) -> EngineSource:
     if zipfile.is_zipfile(where):
         return _rooted(engine, _wheel(engine, where))
     raise UsageError(f"{where}: no wheel and no folder", wanted=f"one that holds {engine}")
+
+
+def engine_in(where: str, engines: Sequence[str]) -> str:
+    """Return the engine whose package is in a wheel or folder; raise UsageError for none."""
+    for engine in engines:
+        try:
+            open_source(engine, where)
+        except UsageError:
+            continue
+        return engine
+    raise UsageError(f"{where}: no package {' or '.join(engines)}", wanted="an engine's wheel, or "
+                     "a folder that holds its package")
 
 
 def _rooted(engine: str, source: EngineSource) -> EngineSource:

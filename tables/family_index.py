@@ -30,12 +30,12 @@ def index_crc32() -> int:
 
 def made_index() -> dict[str, dict[str, str]]:
     """Return the index as the tables have it now."""
-    every = [*_rows("families")]
+    every = [*table_rows("families")]
     families = [(table, row) for table, row in every if "engine" not in row]
     return {"architectures": {a: table for table, row in families for a in row["architectures"]},
             "own": {own_name(row["engine"], a): table for table, row in every if "engine" in row
                     for a in row["architectures"]},
-            "skeletons": {row["id"]: table for table, row in _rows("skeletons")},
+            "skeletons": {row["id"]: table for table, row in table_rows("skeletons")},
             "model_types": {t: a for _, row in families
                             for t, a in row.get("model_types", {}).items()}}
 
@@ -45,7 +45,7 @@ def own_name(engine: str | None, architecture: str) -> str:
     return f"{engine} {architecture}"
 
 
-def _rows(field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def table_rows(field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each row of a field of every family table, with the table's name."""
     for name in part_names("families"):
         yield from ((name, row) for row in read_table(name).get(field, ()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from quantplan.tables.engine_check import SHARED_TABLES_CITE, engine_of_table
+from quantplan.tables.family_index import table_rows
 from quantplan.tables.family_loading import (
     families_by_architecture,
     families_of,
@@ -84,6 +86,14 @@ def _terms(row: Family) -> Iterator[str]:
     yield from (row[word] for word in ("default_size", "depth_of") if word in row)
 
 
+def engines_own_stand_apart(table: str, family: Family) -> Iterator[str]:
+    """A family of one engine stands in a file that is named after the engine, and only there:
+    what that file cites is that engine's."""
+    cited, served = engine_of_table(table), family.get("engine", SHARED_TABLES_CITE)
+    if cited != served:
+        yield f"a family of {served} in a table that cites {cited}"
+
+
 LAWS: tuple[Callable[[Family], Iterator[str]], ...] = (
     sizes_are_known, sizes_say_one_thing, stacks_are_known, biases_are_known,
     model_types_have_one_class, facts_have_a_meaning)
@@ -95,5 +105,8 @@ def family_violations() -> list[str]:
                      *((a, engine) for engine, a in own_architectures())]
     families = {family["id"]: family for architecture, engine in architectures
                 for family in families_of(architecture, engine)}
-    return [f"tables/families: families[{name}]: {said}" for name, family in families.items()
-            for law in LAWS for said in law(family)]
+    found = [f"tables/families: families[{name}]: {said}" for name, family in families.items()
+             for law in LAWS for said in law(family)]
+    return found + [f"tables/{table}.yaml: families[{family['id']}]: {said}"
+                    for table, family in table_rows("families")
+                    for said in engines_own_stand_apart(table, family)]

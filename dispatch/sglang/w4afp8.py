@@ -14,7 +14,6 @@ from quantplan.tables.errors import NotKnownError
 FIELDS = Fp8Fields(True, "dynamic", (), (128, 128))
 """What W4AFp8Config keeps of every checkpoint, and without one."""
 DENSE_DOWN = "mlp.down_proj"
-ACTIVATION = "layers/quantization/w4afp8.py:W4AFp8Config"
 
 
 def read(config: Config | None, context: Context) -> Fp8Fields:
@@ -37,11 +36,11 @@ def assign(fields: Fp8Fields, context: Context, site: Site) -> Assignment | None
 def _check_activation(context: Context, site: Site) -> None:
     """Refuse the dense MLP of model classes that ask how its input may be quantized along with its
     activation: the config class has no such field."""
-    asked = context.table["traits"]["dense_activation"]["value"]
-    if (context.structure.architecture in asked and context.deployment.tp == 1
+    asked = context.table["traits"]["dense_activation"]
+    if (context.structure.architecture in asked["value"] and context.deployment.tp == 1
             and context.facts["gpu.family"] == BLACKWELL and site.path.endswith(DENSE_DOWN)):
         raise refuse("layer assignment", "AttributeError", "'W4AFp8Config' object has no attribute "
-                     "'activation_scheme'", site.path, ACTIVATION,
+                     "'activation_scheme'", site.path, asked["source"],
                      hint="Serve it on two ranks, or with SGLang 0.5.22.")
 
 

@@ -106,6 +106,20 @@ def test_lint_against_files_without_a_version_wants_one(tmp_path: Path) -> None:
     assert run("lint", "--against", folder, "--engine", "vllm@0.32.0").exit_code == 1
 
 
+def test_lint_sees_which_engine_the_files_are(tmp_path: Path) -> None:
+    (tmp_path / "sglang" / "srt").mkdir(parents=True)
+    (tmp_path / "sglang-0.5.22.dist-info").mkdir()
+    (tmp_path / "sglang" / "__init__.py").write_text("")
+    lines = run("lint", "--against", str(tmp_path)).output.splitlines()
+    assert ("layers/quantization/gguf.py:GGUFConfig: no such file; cited by methods[gguf].source"
+            in lines)
+
+
+def test_lint_against_files_of_no_engine(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no package vllm or sglang"):
+        run("lint", "--against", str(tmp_path))
+
+
 def test_lint_against_a_version_without_a_table(tmp_path: Path) -> None:
     with pytest.raises(NotKnownError, match=r"no table for vllm 0\.1"):
         run("lint", "--against", engine_files(tmp_path, "0.1", FLAG))

@@ -20,9 +20,10 @@ from quantplan.tables.citations import (
     sources,
     table_citations,
 )
-from quantplan.tables.engine_check import bumps, wrong_citations
+from quantplan.tables.engine_check import bumps, engine_of_table, wrong_citations
 from quantplan.tables.engine_source import EngineSource, open_source
 from quantplan.tables.errors import UsageError
+from quantplan.tables.family_laws import engines_own_stand_apart
 from quantplan.tables.load import read_table
 from quantplan.tables.symbols import definitions, symbol_hash
 
@@ -261,6 +262,24 @@ def test_only_the_default_version_answers_for_code(
 ) -> None:
     (tmp_path / "rule.py").write_text('"""b.py:Q"""\n')
     assert len(wrong_citations("vllm", "2.0", engine, str(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("table, cites", [
+    ("families/dense", "vllm"), ("families/sglang-mla", "sglang"), ("formats/formats", "vllm"),
+])
+def test_a_shared_table_cites_the_engine_that_it_is_named_after(table: str, cites: str) -> None:
+    assert engine_of_table(table) == cites
+
+
+@pytest.mark.parametrize("table, family, said", [
+    ("families/dense", {}, []), ("families/sglang-mla", {"engine": "sglang"}, []),
+    ("families/dense", {"engine": "sglang"}, ["a family of sglang in a table that cites vllm"]),
+    ("families/sglang-mla", {}, ["a family of vllm in a table that cites sglang"]),
+])
+def test_families_of_one_engine_stand_in_its_files(
+    table: str, family: dict[str, Any], said: list[str]
+) -> None:
+    assert [*engines_own_stand_apart(table, family)] == said
 
 
 @pytest.mark.parametrize("files, states", [
