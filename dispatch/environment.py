@@ -11,7 +11,7 @@ from quantplan.dispatch.config_file import read_json
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.trace import EngineError, Refusal
-from quantplan.tables.errors import UsageError
+from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 
 Row = Mapping[str, Any]
@@ -43,6 +43,8 @@ def _library(name: str, row: Row, deployment: Deployment) -> bool | None:
     if whole is not None and whole in deployment.libs and name not in deployment.libs:
         state = deployment.libs[whole]
         return None if state is None else bool(state)
+    if _is_word(deployment.env.get(row.get("turned_off_by", ""), "true")) is False:
+        return False
     state = deployment.libs.get(name, row["default"])
     if state == INSTALLED:
         return _number(deployment.env.get(row["made_usable_by"], "0")) is True
@@ -52,8 +54,17 @@ def _library(name: str, row: Row, deployment: Deployment) -> bool | None:
 def variable_facts(rows: Mapping[str, Row], deployment: Deployment) -> dict[str, Any]:
     """Return env.NAME for every variable that selection reads; Unreadable for a value at which the
     engine raises where it reads it (envs.py)."""
-    return {f"env.{name}": _read(name, row, deployment.env.get(name))
+    return {f"env.{name}": _read(name, row, deployment.env.get(row.get("variable", name)))
             for name, row in rows.items()}
+
+
+def check_known(rows: Mapping[str, Row], deployment: Deployment) -> None:
+    """Raise NotKnownError for a variable whose value changes what no rule has."""
+    for name, row in rows.items():
+        value = deployment.env.get(name)
+        if row.get("not_known") and _read(name, row, value) != row["default"]:
+            raise NotKnownError(f"the environment variable {name}={value}",
+                                hint=f"It changes {row['changes']}, which no rule has: unset it.")
 
 
 def _read(name: str, row: Row, value: str | None) -> Any:
@@ -67,7 +78,17 @@ def _read(name: str, row: Row, value: str | None) -> Any:
     if not known:
         return Unreadable("ValueError", f"Invalid value '{value}' for {name}. Valid options: "
                           f"{choices}.", "envs.py:env_with_choices")
-    return READERS[row["type"]](value)
+    return _switch(row, value) if row["type"] == "switch" else READERS[row["type"]](value)
+
+
+def _switch(row: Row, value: str) -> Any:
+    """Return what SGLang reads: words in any case, and its default for any other
+    (environ.py:EnvBool)."""
+    return SWITCH.get(value.lower(), row.get("otherwise", row["default"]))
+
+
+def _is_word(value: str) -> bool:
+    return value.lower() in ("true", "1")
 
 
 def _number(value: str) -> bool | Unreadable:
@@ -88,10 +109,11 @@ def _object(value: str) -> Any:
 
 
 READERS: Mapping[str, Callable[[str], Any]] = {
-    "flag": _number, "word": lambda value: value.lower() in ("true", "1"), "text": str,
-    "object": _object,
+    "flag": _number, "word": _is_word, "text": str, "object": _object,
 }
-"""Type of a variable's row -> how its text is read."""
+"""Type of a variable's row -> how its text is read; a switch needs its row besides."""
+SWITCH = {**dict.fromkeys(("true", "1", "yes", "y"), True),
+          **dict.fromkeys(("false", "0", "no", "n"), False)}
 
 
 def readable(name: str, facts: Mapping[str, Any], layer: str | None = None) -> Any:

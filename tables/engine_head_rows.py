@@ -32,15 +32,24 @@ HEAD: Row = {
                             "state, and --lib ID=installed sets it alone", required=False),
         "made_usable_by": Field("text", "the flag variable that makes an installed package usable",
                                 required=False),
+        "turned_off_by": Field("text", "the variable whose value, where it is false, makes the "
+                               "engine do without the package", required=False),
         "means": Field("text", "what present means to the engine, and how to get it"),
         "source": Field("text", "engine file:symbol"),
     }),
     "environment": Field("list", "environment variables that selection reads", of={
         "id": Field("text", "the variable; the fact is env.ID"),
         "type": Field("text", "how it is read: flag is a whole number, word is true or 1 in any "
-                      "case, object is JSON, names a comma-separated list",
-                      choices=("flag", "word", "text", "names", "object")),
+                      "case, switch is true, 1, yes, y or false, 0, no, n in any case, object is "
+                      "JSON, names a comma-separated list",
+                      choices=("flag", "word", "switch", "text", "names", "object")),
+        "variable": Field("text", "the variable, where the id is another reading of one",
+                          required=False),
         "default": Field("scalar", "value when it is not set"),
+        "otherwise": Field("scalar", "value of a switch that is set to no such word; the default "
+                           "where this is absent", required=False),
+        "not_known": Field("flag", "what another value than the default does is not in the table",
+                           required=False),
         "choices": Field("list", "accepted values of a text variable", required=False,
                          of=Field("text", "a value")),
         "any_case": Field("flag", "whether the case of a choice does not matter", required=False),

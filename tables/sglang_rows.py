@@ -324,6 +324,12 @@ SGLANG_DOCUMENT: Row = {
         "type": Field("text", "the exception of a requirement that fails", required=False),
     }),
     "fp8_backends_source": Field("text", "engine file:symbol"),
+    "former_prefix": Field("row", "what names of environment variables began with: such a variable "
+                           "counts under its new name, and wins", of={
+        "old": Field("text", "the former prefix"),
+        "new": Field("text", "the prefix now"),
+        "source": Field("text", "engine file:symbol"),
+    }),
     "moe_backends": Field("list", "--moe-runner-backend values", of={
         "id": Field("text", "the value"),
         "takes": Field("list", "the only --quantization values, or none, that it starts with",

@@ -13,6 +13,8 @@ INT4_GROUPS: Config = {"num_bits": 4, "group_size": 32, "strategy": "group", "ty
 """Weights of Kimi-K2's thinking models and of K2.5."""
 MXFP4, UNPACKED, NONE = "mxfp4", "mxfp4_unpacked", "none"
 """MXFP4 beside FP8, the same made FP8 while loading, and nothing besides the method's own."""
+UNSET = "unset"
+"""How rows spell a variable that is not set."""
 EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\.(?:w[123]|down_proj|up_proj|gate_proj)\.weight$")
 PACKED_DTYPES = {"U8": True, "I8": True, "F4": True, "F8_E4M3": False}
 """Dtype of an expert's weight -> whether it is packed MXFP4."""
@@ -28,7 +30,7 @@ def experts_format(model: Config, checkpoint: Checkpoint, variables: Config) -> 
         return "nvfp4"
     said = config.get("routed_experts_quant_method")
     if said == MXFP4 or (said is None and _packed_unsaid(model, checkpoint, variables)):
-        return UNPACKED if variables["env.SGLANG_DSV4_FP4_DEQUANT"] else MXFP4
+        return UNPACKED if variables["env.SGLANG_DSV4_FP4_DEQUANT"] is True else MXFP4
     if _has_mxfp4_groups(checkpoint.config):
         return "mxfp4_groups"
     return "int4_groups" if _has_int4_groups(config) else NONE
@@ -43,16 +45,17 @@ def backend_of_experts(model: Config, form: str, family: int) -> str:
 
 def _packed_unsaid(model: Config, checkpoint: Checkpoint, variables: Config) -> bool:
     """Return whether the experts of a class whose config does not say are packed MXFP4: the
-    variable says so, and without it the header of the first expert's weight
-    (configs/deepseek_v4.py:try_detect_fp4_experts)."""
+    variable says so, but where it is not set, or the other one is, the header of the first
+    expert's weight does (configs/deepseek_v4.py:try_detect_fp4_experts)."""
     if not model.get("packed_experts"):
         return False
-    said = str(variables["env.SGLANG_DSV4_FP4_EXPERTS"]).lower()
-    if said:
-        return said in ("1", "true")
-    first = next((t for name, t in (checkpoint.tensors or {}).items()
-                  if EXPERT_WEIGHT.search(name)), None)
-    return first is None or PACKED_DTYPES.get(first.dtype, True)
+    said = variables["env.SGLANG_DSV4_FP4_EXPERTS"]
+    if said == UNSET or variables["env.SGLANG_DSV4_FP4_DEQUANT"] != UNSET:
+        first = next((t for name, t in (checkpoint.tensors or {}).items()
+                      if EXPERT_WEIGHT.search(name)), None)
+        if first is not None:
+            return PACKED_DTYPES.get(first.dtype, True)
+    return said is not False
 
 
 def _has_mxfp4_groups(config: Config) -> bool:

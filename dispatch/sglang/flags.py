@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from quantplan.dispatch.environment import check_known
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.sglang.context import Table
 from quantplan.tables.errors import NotKnownError, UsageError
@@ -18,12 +19,13 @@ VLLM_ONLY = (
 
 def check_flags(table: Table, deployment: Deployment) -> None:
     """Raise UsageError for flags that SGLang does not have and values that it does not know,
-    NotKnownError for values that are not in the table."""
+    NotKnownError for values and environment variables whose effect is not in the table."""
     default = Deployment()
     for name in VLLM_ONLY:
         if getattr(deployment, name) != getattr(default, name):
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} with SGLang", wanted="flags of SGLang", hint=f"Drop {flag}.")
+    check_known(table["environment"], deployment)
     _check_attention(table["attention"], deployment)
     for asked, flag, rows in (
             (deployment.kv_cache_dtype, "--kv-cache-dtype", ("auto", *table["kv_dtypes"])),
@@ -34,6 +36,16 @@ def check_flags(table: Table, deployment: Deployment) -> None:
     if table["moe_backends"][deployment.moe_backend].get("not_known"):
         raise NotKnownError(f"SGLang with --moe-backend {deployment.moe_backend}",
                             hint="What runs then is not in the table yet.")
+
+
+def renamed(table: Table, deployment: Deployment) -> Deployment:
+    """Return the deployment with the variables that have a former prefix under the names that
+    SGLang gives them: these win (environ.py:_handle_deprecated_envs)."""
+    names = table["former_prefix"]
+    old, new = names["old"], names["new"]
+    found = {new + name[len(old):]: value for name, value in deployment.env.items()
+             if name.startswith(old)}
+    return deployment._replace(env={**deployment.env, **found}) if found else deployment
 
 
 def _check_attention(rows: Mapping[str, Any], deployment: Deployment) -> None:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, is_fp8_scheme, names
 from quantplan.dispatch.sglang.ignore import is_skipped
+from quantplan.dispatch.sglang.names import own_config
 from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
@@ -31,7 +31,7 @@ class ModelOptFields(NamedTuple):
 def read(config: Config | None, context: Context) -> ModelOptFields:
     """Return the fields, or refuse as ModelOptFp8Config does: a flat config's `ignore` and
     kv_cache_scheme, a nested one's exclude_modules and kv_cache_quant_algo."""
-    served = served_config(context.checkpoint) or config or {}
+    served = served_config(context) or config or {}
     algo = served.get("quant_algo")
     if algo is not None:
         kv_algo, excluded = _flat_kv(served), served.get("ignore")
@@ -52,10 +52,11 @@ def read(config: Config | None, context: Context) -> ModelOptFields:
     return ModelOptFields(excluded_names(context, names(excluded, "exclude_modules")), kv_algo)
 
 
-def served_config(checkpoint: Checkpoint) -> Config | None:
+def served_config(context: Context) -> Config | None:
     """Return the config that the class reads: config.json's own, else the file beside it."""
-    own = checkpoint.config.get("quantization_config")
-    found: Any = own if own is not None else checkpoint.side_files.get("hf_quant_config.json")
+    own = own_config(context.table, context.checkpoint)
+    found: Any = own if own is not None else context.checkpoint.side_files.get(
+        "hf_quant_config.json")
     return found if isinstance(found, Mapping) else None
 
 

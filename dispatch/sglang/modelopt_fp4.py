@@ -43,7 +43,7 @@ Fields = Fp4Fields | OnlineFields
 def read(config: Config | None, context: Context) -> Fields:
     """Return the fields, or refuse as ModelOptFp4Config does: those of an FP8 checkpoint, or of
     none, are of the class that quantizes experts while loading."""
-    served = served_config(context.checkpoint) or config
+    served = served_config(context) or config
     if served is None:
         return nvfp4_online.online_fields({}, context)
     if str(served.get("quant_method", "")).lower() == "fp8":

@@ -65,14 +65,21 @@ def quantization_config(table: Table, checkpoint: Checkpoint) -> Config | None:
     hf_quant_config.json."""
     if DESCRIPTION in checkpoint.side_files:
         return {**checkpoint.side_files[DESCRIPTION], "quant_method": "modelslim"}
-    config = _mapping(checkpoint.config.get("quantization_config"), "quantization_config")
+    config = own_config(table, checkpoint)
     if config is not None:
-        if config.get("quant_method", "modelopt") != "modelopt":
-            return config
-        return {**config, **(modelopt_method(table, {"quantization": config}) or {})}
+        return config
     config = _mapping(checkpoint.config.get("compression_config"), "compression_config")
     side = checkpoint.side_files.get("hf_quant_config.json")
     return config if config is not None or side is None else modelopt_method(table, side)
+
+
+def own_config(table: Table, checkpoint: Checkpoint) -> Config | None:
+    """Return config.json's quantization_config, None without one. What a ModelOpt config's
+    algorithm means is written into it, so that a nested one counts as flat from then on."""
+    config = _mapping(checkpoint.config.get("quantization_config"), "quantization_config")
+    if config is None or config.get("quant_method", "modelopt") != "modelopt":
+        return config
+    return {**config, **(modelopt_method(table, {"quantization": config}) or {})}
 
 
 def modelopt_method(table: Table, config: Config) -> dict[str, Any] | None:

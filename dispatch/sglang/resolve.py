@@ -21,7 +21,7 @@ from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
 from quantplan.dispatch.sglang.ends import check_ends
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import TYPED, Told, findings
-from quantplan.dispatch.sglang.flags import check_flags
+from quantplan.dispatch.sglang.flags import check_flags, renamed
 from quantplan.dispatch.sglang.mamba import check_ranks
 from quantplan.dispatch.sglang.models import (
     built,
@@ -55,6 +55,7 @@ CONVOLUTION = "conv1d"
 def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployment) -> Trace:
     """Return what this SGLang version would do. The outcome covers everything up to and including
     the weights' post-processing."""
+    deployment = renamed(table, deployment)
     check_flags(table, deployment)
     checkpoint = lifted(table, checkpoint)
     dtype = model_dtype(checkpoint, deployment.dtype)
