@@ -336,6 +336,11 @@ SGLANG_DOCUMENT: Row = {
                        required=False, of=Field("text", "a method")),
         "says": Field("text", "the assertion's words for others; {method} is filled in",
                       required=False),
+        "whole_experts": Field("row", "--quantization values under which it is refused with expert "
+                               "parallelism", required=False, of={
+            "methods": Field("list", "the values", of=Field("text", "a method")),
+            "says": Field("text", "the assertion's words"),
+        }),
         "fp8_asserts": Field("list", "what Fp8MoEMethod asserts when it is made; the first that "
                              "fails ends the start", required=False, of=REQUIREMENT),
         "not_known": Field("flag", "what it does is not in the table", required=False),

@@ -38,6 +38,10 @@ def server_arguments(
         raise refuse("flags", "AssertionError", row["says"].replace("{method}", str(typed)), None,
                      table["moe_backends_source"],
                      hint="Drop --moe-backend, or name a method that it takes.")
+    whole = row.get("whole_experts", {})
+    if deployment.expert_parallel and deployment.tp > 1 and typed in whole.get("methods", ()):
+        raise refuse("flags", "AssertionError", whole["says"], None, table["moe_backends_source"],
+                     hint="Drop --moe-backend, or expert parallelism.")
     return server
 
 
