@@ -51,8 +51,9 @@ def read(config: Config | None, context: Context) -> CtFields:
             group = _group(raw, name, config.get("format"), context)
             targets.update(dict.fromkeys(all_renamed(context, listed), group))
     if given(config, "ignore", default=()) is None:
-        raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable", None,
-                     SOURCE, hint="quantization_config: ignore is a list of names.")
+        words = "argument of type 'NoneType'" if context.packed else "'NoneType' object"
+        raise refuse("layer assignment", "TypeError", f"{words} is not iterable", None, SOURCE,
+                     hint="quantization_config: ignore is a list of names.")
     return CtFields(targets, all_renamed(context, names(config.get("ignore"), "ignore")),
                     _object(config, "kv_cache_scheme") or None,
                     all_renamed(context, _sparse(config)), config.get("format"))
