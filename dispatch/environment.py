@@ -83,7 +83,7 @@ def _read(name: str, row: Row, value: str | None) -> Any:
 
 def _switch(row: Row, value: str) -> Any:
     """Return what SGLang reads: words in any case, and its default for any other
-    (environ.py:EnvBool)."""
+    (sglang 0.5.22 environ.py:EnvBool)."""
     return SWITCH.get(value.lower(), row.get("otherwise", row["default"]))
 
 
