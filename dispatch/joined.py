@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from quantplan.dispatch.summary import VOCABULARY
 from quantplan.dispatch.trace import Layer, Trace
 
 Place = list[Layer | None]
@@ -60,15 +61,20 @@ def _known_by(order: Sequence[Place]) -> dict[Name, Place]:
 
 def _names(layer: Layer) -> Iterator[Name]:
     """Yield what a place is known by: its path, its end within a decoder layer, what it is there,
-    its size beside its neighbours."""
-    size = (layer.n, layer.k)
+    its last name and its size beside its neighbours."""
+    index, size = layer.layer_index, (layer.n, layer.k)
     yield ("path", layer.path, *size)
-    _, inside, end = layer.path.partition(f".{layer.layer_index}.")
-    if inside:
-        yield ("end", layer.layer_index, end, *size)
-        if layer.moe_backend is not None:
-            yield ("experts", layer.layer_index)
-        elif not layer.weighted:
-            yield ("attention", layer.layer_index)
-        else:
-            yield ("size", layer.layer_index, end.rpartition(".")[0], *size)
+    if layer.module in VOCABULARY:
+        yield ("vocabulary", layer.module, *size)
+    if index is None:
+        return
+    _, _, end = layer.path.partition(f".{index}.")
+    inside = end or layer.path
+    yield ("end", index, inside, *size)
+    if layer.moe_backend is not None:
+        yield ("experts", index)
+    elif not layer.weighted:
+        yield ("attention", index, layer.kv_cache_dtype is None)
+    else:
+        yield ("last", index, inside.rpartition(".")[2], *size)
+        yield ("size", index, inside.rpartition(".")[0], *size)

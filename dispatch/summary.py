@@ -49,8 +49,15 @@ def in_body(layer: Layer) -> bool:
 
 def mode_of(layer: Layer, trace: Trace) -> str:
     """Return a layer's mode; that of 16 or 32 bits where no kernel was selected."""
-    plain = "W32A32" if trace.dtype == "float32" else "W16A16"
-    return layer.mode or ("unknown" if layer.selection else plain)
+    if layer.mode or layer.selection or is_own(layer):
+        return layer.mode or "unknown"
+    return "W32A32" if trace.dtype == "float32" else "W16A16"
+
+
+def is_own(layer: Layer) -> bool:
+    """Return whether a method quantizes a layer of which no operator is known."""
+    return layer.method is not None and not layer.method.startswith("Unquantized") and (
+        layer.selection is None and layer.weighted)
 
 
 def implementation(kernel: str) -> str:
@@ -78,12 +85,22 @@ def part_words(mode: str, served: str | None) -> str:
     return short if served is None else f"{short} {served}"
 
 
+def kv_dtypes(trace: Trace) -> tuple[str, ...]:
+    """Return the dtypes of the KV cache in the engine's own words: those of its layers, else what
+    the engine resolves for all."""
+    said = [x.kv_cache_dtype for x in trace.layers if x.kv_cache_dtype is not None]
+    resolved = said or [str(trace.kv_cache.get("resolved", "auto"))]
+    return tuple(dict.fromkeys(trace.dtype if dtype == "auto" else dtype for dtype in resolved))
+
+
 def kv_words(trace: Trace) -> str:
-    """Return the dtype of the KV cache in words that both engines share."""
-    resolved = str(trace.kv_cache.get("resolved", "auto"))
-    if resolved == "auto":
-        return trace.dtype
-    return "FP8" if resolved.startswith(("fp8", "float8")) else resolved
+    """Return the dtypes of the KV cache in words that both engines share."""
+    return ", ".join(dict.fromkeys(
+        "FP8" if dtype in FP8_CACHES else dtype for dtype in kv_dtypes(trace)))
+
+
+FP8_CACHES = ("fp8", "fp8_e4m3", "float8_e4m3fn")
+"""How the engines call a KV cache in FP8 with four bits of exponent."""
 
 
 def starts(trace: Trace) -> str:

@@ -11,10 +11,11 @@ from quantplan.dispatch.summary import (
     Part,
     attention_backends,
     experts_parts,
+    kv_dtypes,
     linear_parts,
     starts,
 )
-from quantplan.dispatch.trace import EngineError, Finding, Trace
+from quantplan.dispatch.trace import EngineError, Finding
 from quantplan.tables.errors import QuantplanError
 
 
@@ -74,12 +75,6 @@ def _cell(answer: Answer) -> Cell:
     if trace.error is not None:
         return found._replace(refusal=trace.error)
     return found._replace(
-        linear=linear_parts(trace), experts=experts_parts(trace), kv_cache=_kv(trace),
-        attention=attention_backends(trace),
+        linear=linear_parts(trace), experts=experts_parts(trace),
+        kv_cache=", ".join(kv_dtypes(trace)), attention=attention_backends(trace),
         fault=next((f for f in trace.findings if f.severity == "error"), None))
-
-
-def _kv(trace: Trace) -> str:
-    """Return the dtype of the KV cache in the engine's own words."""
-    resolved = trace.kv_cache.get("resolved", "auto")
-    return trace.dtype if resolved == "auto" else str(resolved)

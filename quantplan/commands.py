@@ -7,7 +7,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from quantplan.options import ENGINES, engine_named, library_states, pairs
-from quantplan.output import say, say_json, terminal_width, wrapped
+from quantplan.output import line_width, say, say_json, terminal_width, wrapped
 from quantplan.tables.errors import UsageError
 from quantplan.tables.versions import engine_versions, known_version
 
@@ -115,7 +115,7 @@ def _print_texts(found: EngineAnswers, options: Mapping[str, Any]) -> None:
     kernels = _kernels_named(found, options["why_not"]) if options["why_not"] else ()
     asked = (found.checkpoint, found.gpu, found.deployment)
     say(wrapped(explain_text(asked, found.answers, verbose=options["verbose"],
-                                  why_not=kernels)))
+                                  why_not=kernels, width=line_width())))
 
 
 def _kernels_named(found: EngineAnswers, text: str) -> list[tuple[str, str]]:

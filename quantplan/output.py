@@ -44,11 +44,11 @@ def clean(text: str) -> str:
 
 def wrapped(text: str) -> str:
     """Return `text` with its long lines wrapped for a terminal; as it is where none reads it."""
-    if sys.stdout is None or not sys.stdout.isatty():
+    width = line_width()
+    if width is None:
         return text
     import textwrap
 
-    width = terminal_width()
     lines: list[str] = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -58,13 +58,16 @@ def wrapped(text: str) -> str:
 
 
 WIDTH = 160
-"""Characters of a line where no terminal says how many it has."""
+"""Characters of a line where no terminal and no COLUMNS says how many it has."""
 
 
 def terminal_width() -> int:
     """Return how many characters a line may have."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return WIDTH
     import shutil
 
-    return max(60, shutil.get_terminal_size().columns)
+    return max(60, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
+def line_width() -> int | None:
+    """Return how many characters a line of the terminal has, None where none reads the output."""
+    return terminal_width() if sys.stdout is not None and sys.stdout.isatty() else None

@@ -25,7 +25,12 @@ LONGEST_REASON = 160
 """Characters of an engine's error that the sentence holds."""
 SHOWN_NAMES = 3
 """Layers that the sentence names."""
+SHOWN_GROUPS = 3
+"""Groups of layers that the sentence tells; of others, how many there are."""
 PLAIN = "W16A16"
+FACTS = {"fp8.backend": "the FP8 GEMM backend", "fp4.backend": "the FP4 GEMM backend",
+         "moe.backend": "the MoE runner backend", "gpu.capability": "the compute capability"}
+"""Facts of a table's rows in words."""
 
 
 class Pair(NamedTuple):
@@ -36,24 +41,27 @@ class Pair(NamedTuple):
     served: tuple[str | None, str | None]
 
     @property
+    def differs(self) -> bool:
+        """Return whether the engines compute otherwise, or with another's kernels."""
+        return self.modes[0] != self.modes[1] or self.served[0] != self.served[1]
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Return what pairs that are told together share."""
         return self.modes, self.served
 
 
 def difference(one: Trace, other: Trace) -> str:
-    """Return the sentence: about a start that is refused, else modes, else kernels, else the KV
-    cache; the layers with most weights first."""
+    """Return the sentence: about a start that is refused, else modes and kernels, those whose modes
+    differ first; and the KV cache."""
     traces = (one, other)
     refused = [starts(trace) == "no" for trace in traces]
     if any(refused):
         return _start(traces, refused)
     groups = _groups(traces)
-    for differs in (_modes_differ, _served_differ):
-        heaviest = max((group for group in groups if differs(group[0])), default=None,
-                       key=lambda group: sum(weights_of(pair.layers[0]) for pair in group))
-        if heaviest is not None:
-            return _sentence(heaviest, traces)
+    differing = [group for group in groups if group[0].differs]
+    if differing:
+        return _sentence(differing, traces)
     same = "They do not differ in the modes and kernels of their layers"
     return f"{same}{_kv(traces)}." if groups else f"Neither quantizes a layer{_kv(traces)}."
 
@@ -80,12 +88,14 @@ def _refusal(trace: Trace) -> str:
 
 
 def _groups(traces: Sequence[Trace]) -> list[list[Pair]]:
-    """Return the places that an engine quantizes, those that both serve alike together."""
+    """Return the places that an engine quantizes, those that both serve alike together: those
+    whose modes differ first, then those with most weights."""
     found: dict[tuple[object, ...], list[Pair]] = {}
     for pair in _pairs(traces):
         if pair.modes != (PLAIN, PLAIN):
             found.setdefault(pair.key, []).append(pair)
-    return list(found.values())
+    return sorted(found.values(), key=lambda group: (
+        group[0].modes[0] == group[0].modes[1], -sum(weights_of(pair.layers[0]) for pair in group)))
 
 
 def _pairs(traces: Sequence[Trace]) -> Iterator[Pair]:
@@ -98,22 +108,20 @@ def _pairs(traces: Sequence[Trace]) -> Iterator[Pair]:
                    (served_by(first), served_by(second)))
 
 
-def _modes_differ(pair: Pair) -> bool:
-    return pair.modes[0] != pair.modes[1]
-
-
-def _served_differ(pair: Pair) -> bool:
-    return pair.served[0] != pair.served[1]
-
-
-def _sentence(group: Sequence[Pair], traces: Sequence[Trace]) -> str:
-    pair = group[0]
-    sides = zip(traces, pair.modes, pair.served, strict=True)
-    told = ", ".join(f"{engine_words(trace)} runs {part_words(mode, served)}"
-                     for trace, mode, served in sides)
-    because = _because(pair, traces)
-    return (f"They differ in {_named(group)}: {told}" + (f", because {because}" if because else "")
-            + f"{_kv(traces)}.")
+def _sentence(groups: Sequence[Sequence[Pair]], traces: Sequence[Trace]) -> str:
+    told: list[str] = []
+    reasons: list[str | None] = []
+    for group in groups[:SHOWN_GROUPS]:
+        sides = zip(traces, group[0].modes, group[0].served, strict=True)
+        words = ", ".join(f"{engine_words(trace)} runs {part_words(mode, served)}"
+                          for trace, mode, served in sides)
+        because = _because(group[0], traces)
+        new = because if because not in reasons else None
+        reasons.append(because)
+        told.append(f"in {_named(group)}: {words}" + (f", because {new}" if new else ""))
+    left = sum(len(group) for group in groups[SHOWN_GROUPS:])
+    more = f"; and in {left} more layers" if left else ""
+    return f"They differ {'; '.join(told)}{more}{_kv(traces)}."
 
 
 def _named(group: Sequence[Pair]) -> str:
@@ -130,11 +138,12 @@ def _because(pair: Pair, traces: Sequence[Trace]) -> str | None:
             return f"{engine_words(trace)} leaves them in 16 bits" + (
                 f": {layer.why}" if layer.why else "")
     said = [_why_not(pair.layers[i], traces[i], pair.served[1 - i]) for i in (0, 1)]
-    rejected = next((text for kind, text in said if kind == "rejected"), None)
-    return rejected or next((text for kind, text in reversed(said) if kind == "absent"), None)
+    rejected, later, absent = ([text for kind, text in said if kind == wanted]
+                               for wanted in ("rejected", "later", "absent"))
+    return rejected[0] if rejected else " and ".join([*later[:1], *absent[-1:]])
 
 
-def _why_not(layer: Layer, trace: Trace, wanted: str | None) -> tuple[str, str | None]:
+def _why_not(layer: Layer, trace: Trace, wanted: str | None) -> tuple[str, str]:
     """Return whether the engine rejects the wanted implementation for the layer, has none in the
     list, or only tries another first; and that in words."""
     engine = engine_words(trace)
@@ -144,8 +153,16 @@ def _why_not(layer: Layer, trace: Trace, wanted: str | None) -> tuple[str, str |
         return "absent", f"{engine} has no {wanted} kernel in the list of such layers"
     checks = [check for c in held if c.considered for check in c.checks if check.verdict != PASS]
     if checks:
-        return "rejected", f"{engine} turns {wanted} down: {checks[-1].text}"
-    return "later", None
+        text = next((check.plain for check in checks if check.plain), None) or _plain(
+            checks[-1].text)
+        return "rejected", f"{engine} turns {wanted} down: {text}"
+    return "later", f"{engine} tries {served_by(layer)} before {wanted}"
+
+
+def _plain(text: str) -> str:
+    for fact, words in FACTS.items():
+        text = text.replace(fact, words)
+    return text
 
 
 def _kv(traces: Sequence[Trace]) -> str:

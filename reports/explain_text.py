@@ -20,21 +20,23 @@ from quantplan.reports.verdict_text import (
     findings_text,
     verdict,
 )
+from quantplan.tables.errors import NotKnownError
 
 Asked = tuple[Checkpoint, Gpu, Deployment]
 
 
 def explain_text(
     asked: Asked, answers: Sequence[Answer], *, verbose: bool = False,
-    why_not: Sequence[tuple[str, str]] = (),
+    why_not: Sequence[tuple[str, str]] = (), width: int | None = None,
 ) -> str:
-    """Return the whole text, ending in a newline; `why_not` holds (engine, kernel)."""
+    """Return the whole text, ending in a newline; `why_not` holds (engine, kernel). Engines whose
+    common table is wider than `width` characters have one each."""
     traces = [answer.trace for answer in answers if answer.trace is not None]
     gaps = [answer for answer in answers if answer.trace is None]
     several = len(answers) > 1
-    width = max(*(len(asked_words(trace)) for trace in traces),
+    named = max(*(len(asked_words(trace)) for trace in traces),
                 *(len(engine_named(gap.engine, gap.version)) for gap in gaps), 0)
-    verdicts = [*(verdict(trace, width) for trace in traces), *(_gap(gap, width) for gap in gaps)]
+    verdicts = [*(verdict(trace, named) for trace in traces), *(_gap(gap, named) for gap in gaps)]
     parts = [question(Shown(*asked, traces[0]), [trace.dtype for trace in traces]),
              "\n".join(verdicts)]
     if len(traces) == 2:
@@ -42,7 +44,7 @@ def explain_text(
     parts += _errors(traces, several)
     standing = [trace for trace in traces if not trace.error]
     if standing:
-        parts.append(layer_table(standing, asked[2].tp, _names(standing) if several else ()))
+        parts += _tables(standing, asked[2].tp, _names(standing) if several else (), width)
     for trace in traces:
         parts += [why_not_text(trace, kernel) for engine, kernel in why_not
                   if engine == trace.engine]
@@ -53,17 +55,27 @@ def explain_text(
 
 
 def _gap(answer: Answer, width: int) -> str:
-    """Return what is not known, in one line, and what to do about it."""
+    """Return why there is no answer, in one line."""
     gap = answer.gap
     assert gap is not None
     engine = engine_named(answer.engine, answer.version).ljust(width)
-    return f"  {engine}   not known: {gap.what}" + (f"\n  next: {gap.hint}" if gap.hint else "")
+    told = "not known" if isinstance(gap, NotKnownError) else "not asked"
+    return f"  {engine}   {told}: {gap}"
 
 
 def _errors(traces: Sequence[Trace], several: bool) -> Iterator[str]:
     for trace in traces:
         if trace.error:
             yield (f"{engine_words(trace)} refuses it:\n" if several else "") + error_text(trace)
+
+
+def _tables(
+    traces: Sequence[Trace], tp: int, names: Sequence[str], width: int | None
+) -> list[str]:
+    whole = layer_table(traces, tp, names)
+    if width is None or len(traces) == 1 or max(map(len, whole.splitlines())) <= width:
+        return [whole]
+    return [layer_table([trace], tp, [name]) for trace, name in zip(traces, names, strict=True)]
 
 
 def _names(traces: Sequence[Trace]) -> list[str]:

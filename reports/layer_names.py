@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,13 +12,16 @@ from quantplan.reports.explain_view import star_path
 MOST_RUNS = 4
 """Runs of indices that are told; of more, all but the last one are left out."""
 
+LANGUAGE = re.compile(r"^(language_model\.|model\.)*layers\.\*\.")
+"""Where the layers of a language model stand, in a wrapper too."""
+
 Row = tuple[str, Sequence[int]]
 """A row's path with * for the layer index, and the indices that it stands for."""
 
 
 def short_path(layer: Layer) -> str:
-    """Return a row's path as a table of layers shows it."""
-    return star_path(layer).replace("model.layers.*.", "")
+    """Return a row's path as a table shows it: a layer of the language model by its end."""
+    return LANGUAGE.sub("", star_path(layer))
 
 
 def told_apart(rows: Sequence[Row], counted: bool = False) -> list[str]:

@@ -38,11 +38,12 @@ def text(found: EngineAnswers, **options: Any) -> str:
      "fp8 is not supported for the current GPU. Minimum capability: 80. Current capability: 75 "
      "(capability gate)."),
     ("awq4-g128", "9.0", "They differ in self_attn.qkv_proj, self_attn.o_proj, mlp.gate_up_proj "
-     "and 1 more: vLLM 0.32.0 runs W4A16 Machete, SGLang 0.5.22 runs W4A16 Marlin, because SGLang "
-     "0.5.22 has no Machete kernel in the list of such layers."),
+     "and 1 more: vLLM 0.32.0 runs W4A16 Machete, SGLang 0.5.22 runs W4A16 Marlin, because vLLM "
+     "0.32.0 tries Machete before Marlin and SGLang 0.5.22 has no Machete kernel in the list of "
+     "such layers."),
     ("fp8-block128", "8.9", "They differ in self_attn.qkv_proj, self_attn.o_proj, mlp.gate_up_proj "
      "and 1 more: vLLM 0.32.0 runs W8A16 Marlin, SGLang 0.5.22 runs W8A8 Triton, because SGLang "
-     "0.5.22 turns Marlin down: gpu.capability is 8.9; must be at most 8.8."),
+     "0.5.22 turns Marlin down: the compute capability is 8.9; must be at most 8.8."),
     (None, "9.0", "Neither quantizes a layer.")])
 def test_where_they_differ_and_why(quant: str | None, capability: str, sentence: str) -> None:
     found = both(quant, capability)
@@ -91,8 +92,8 @@ def test_what_only_one_engine_has_is_the_other_s_gap() -> None:
     assert vllm.trace is not None
     assert sglang.trace is None
     assert found.difference is None
-    assert ("  SGLang 0.5.22   not known: --linear-backend with SGLang\n"
-            "  next: Drop --linear-backend.\n") in text(found)
+    assert ("  SGLang 0.5.22   not asked: --linear-backend with SGLang; wanted flags of SGLang. Drop "
+            "--linear-backend.\n") in text(found)
     assert [each["schema"] for each in found.to_dicts()] == [
         "quantplan/explain/1", "quantplan/error/1"]
     assert found.to_dicts()[1]["engine"] == {"name": "sglang", "version": "0.5.22"}
@@ -107,3 +108,20 @@ def test_no_answer_at_all_is_raised() -> None:
 def test_engines_may_be_two_versions_of_one() -> None:
     found = explain_engines(LLAMA_8B, engines=("sglang", "sglang@0.5.23"), capability="9.0")
     assert "  SGLang 0.5.22 operator  mode         SGLang 0.5.23 operator  mode" in text(found)
+
+
+def test_every_differing_group_is_named() -> None:
+    """Modes that differ first, then most weights."""
+    found = explain_engines("deepseek-r1", capability="12.0", tp=8)
+    told = str(found.difference)
+    assert told.startswith(
+        "They differ in self_attn.fused_qkv_a_proj, mlp.experts.routed_experts: ")
+    assert "; in self_attn.q_b_proj, self_attn.kv_b_proj, self_attn.o_proj and 2 more: " in told
+
+
+def test_a_narrow_terminal_has_a_table_per_engine() -> None:
+    whole = text(both("awq4-g128", "9.0"), width=80)
+    tables = [block for block in whole.split("\n\n") if block.startswith("  layer ")]
+    assert [("vLLM kernel" in table, "SGLang operator" in table) for table in tables] == [
+        (True, False), (False, True)]
+    assert max(len(line) for table in tables for line in table.splitlines()) <= 80
