@@ -82,6 +82,8 @@ CT_SCHEME: Row = {
         "map", "facts", of=Field("any", "a value, or a list of values"))),
     "min_capability": Field("int", "get_min_capability(), as capability x 10", required=False),
     "below": Field("text", "the scheme that serves the group on older GPUs", required=False),
+    "below_because": Field("text", "why older GPUs have that one; {fact} is filled in",
+                           required=False),
     "below_when": Field("map", "facts at which that scheme serves it on every GPU", required=False,
                         of=Field("scalar", "a value")),
     "by": Field("text", "the argument of the weights that chooses the operators",

@@ -31,7 +31,7 @@ class Group(NamedTuple):
 
 def assign_group(group: Group, context: Context, site: Site) -> Assignment:
     """Return the assignment of a layer that the group serves, or refuse as its scheme does."""
-    row = _scheme(group, context, site.path)
+    row, why = _scheme(group, context, site.path)
     operators = _operators(row, group, site.path)
     facts = _fp8_facts(group)
     if operators == "fp8_block":
@@ -41,11 +41,12 @@ def assign_group(group: Group, context: Context, site: Site) -> Assignment:
         refusal = unfit(context.table, operators, site)
     if row["id"] == "CompressedTensorsWNA16":
         _check_groups(group.weights, site)
-    return Assignment(METHOD, row["id"], operators, facts, refusal=refusal)
+    return Assignment(METHOD, row["id"], operators, facts, why, refusal)
 
 
-def _scheme(group: Group, context: Context, path: str) -> Mapping[str, Any]:
-    """Return the row of the group's scheme on this GPU."""
+def _scheme(group: Group, context: Context, path: str) -> tuple[Mapping[str, Any], str | None]:
+    """Return the row of the group's scheme on this GPU, and why it is another one than the group
+    asks for."""
     schemes, capability = context.table["ct_schemes"], context.gpu.capability
     facts = _group_facts(group, context)
     row = next((row for row in schemes.values() if any(applies(when, facts)
@@ -57,9 +58,7 @@ def _scheme(group: Group, context: Context, path: str) -> Mapping[str, Any]:
                      hint="SGLang reads no such combination of weights, activations and format.")
     if "refused" in row:
         raise _refused(row["refused"], row, group, path)
-    if "below" in row and (capability < row["min_capability"] or (
-            "below_when" in row and applies(row["below_when"], context.facts))):
-        row = schemes[row["below"]]
+    row, why = _below(row, context)
     least = row["min_capability"]
     if capability < least:
         words = ("Quantization scheme is not supported for ",
@@ -68,8 +67,17 @@ def _scheme(group: Group, context: Context, path: str) -> Mapping[str, Any]:
         raise refuse("layer assignment", "RuntimeError", str(words), path,
                      f"{SOURCE}._check_scheme_supported",
                      hint=f"It needs a GPU of capability {least // 10}.{least % 10} or above.")
-    found: Mapping[str, Any] = row
-    return found
+    return row, why
+
+
+def _below(row: Mapping[str, Any], context: Context) -> tuple[Mapping[str, Any], str | None]:
+    """Return the row that stands in for a scheme on older GPUs or with some flags, and why."""
+    asked = "below_when" in row and applies(row["below_when"], context.facts)
+    if "below" not in row or not (asked or context.gpu.capability < row["min_capability"]):
+        return row, None
+    because = ", ".join(f"{fact} is {value}" for fact, value in row["below_when"].items()) if (
+        asked) else fill(row["below_because"], context.facts)
+    return context.table["ct_schemes"][row["below"]], because
 
 
 def _group_facts(group: Group, context: Context) -> dict[str, Any]:

@@ -50,9 +50,9 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
     choice = chosen(context, assignment.operators,
                     {"moe.activation": held.activation, **assignment.facts})
     return layer._replace(selection=choice.selection, mode=choice.text("mode"),
-                          act=choice.text("act"),
+                          act=choice.text("act"), why=assignment.why or choice.text("because"),
                           moe_backend=choice.text("runner") or NO_RUNNER,
-                          note=choice.failure(site.path, "Drop --moe-runner-backend.")), assignment
+                          note=choice.failure(site.path, "Choose another --moe-backend.")), assignment
 
 
 def _weights(held: Experts, site: Site) -> int:
@@ -108,7 +108,7 @@ def check_backend_is_auto(context: Context, site: Site, source: str) -> None:
     """Refuse a backend that was asked for: the scheme asserts that there is none."""
     if context.facts["moe.backend"] != "auto":
         raise refuse("kernel selection", "AssertionError", "", site.path, source,
-                     hint="Drop --moe-backend: Marlin serves these experts.")
+                     hint="Leave --moe-backend at auto: Marlin serves these experts.")
 
 
 def wna16_experts(

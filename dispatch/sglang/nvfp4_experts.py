@@ -28,7 +28,7 @@ def nvfp4_experts(
         raise refuse("kernel selection", "ValueError", "Current platform does not support NVFP4 "
                      "quantization with the selected MoE backend. Please use Blackwell and above, "
                      "or use moe_runner_backend=marlin on SM80+.", site.path, f"{SOURCE}.__init__",
-                     hint="Drop --moe-backend, or pass marlin.")
+                     hint="Pass --moe-backend marlin.")
     if backend == "cutlass":
         raise refuse("kernel selection", "NotImplementedError", "moe_runner_backend=cutlass is not "
                      "supported for NVFP4 MoE. Use --moe-runner-backend flashinfer_cutlass "
