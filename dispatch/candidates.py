@@ -166,10 +166,13 @@ def _first_failure(checks: list[Check]) -> str | None:
 
 def kernel_ids(table: Row) -> list[str]:
     """Return the kernel classes, attention backends and experts classes of an engine table; the
-    operators of SGLang's."""
+    operators and attention backends of SGLang's."""
     if "operators" in table:
-        return sorted({f"{row['kernel']} ({row['id']})" for part in table["operators"].values()
-                       for row in part["operators"]})
+        operators = {str(row["kernel"]) for part in table["operators"].values()
+                     for row in part["operators"]}
+        backends = {str(row["backend"]) for listed in table["attention"]["lists"]
+                    for row in listed["backends"]}
+        return sorted(operators | backends)
     return [*table["kernels"], *table["attention"]["backends"], *table["experts_classes"]]
 
 

@@ -58,6 +58,11 @@ class Candidate(NamedTuple):
     considered: bool = True
 
     @property
+    def name(self) -> str:
+        """Return the kernel without the id of its row, which SGLang's candidates have behind it."""
+        return self.kernel.partition(" (")[0]
+
+    @property
     def decisive(self) -> Check | None:
         """Return the first check that did not pass: the one the engine reports."""
         return next((check for check in self.checks if check.verdict != PASS), None)
@@ -82,8 +87,10 @@ class Selection(NamedTuple):
 
     @property
     def chosen(self) -> Candidate | None:
-        """Return the chosen candidate with its checks, or None."""
-        return next((c for c in self.candidates if c.kernel == self.kernel), None)
+        """Return the chosen candidate with its checks, or None: of several rows with its name the
+        first whose checks pass."""
+        named = [c for c in self.candidates if c.name == self.kernel]
+        return next((c for c in named if c.verdict == PASS), named[0] if named else None)
 
     @property
     def pinned(self) -> bool:

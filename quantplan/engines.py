@@ -12,6 +12,7 @@ from quantplan.dispatch.answers import Answer, answer
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.options import ENGINES, checked, engine_named
 from quantplan.stand_in import assumed, open_table
+from quantplan.tables.errors import QuantplanError
 
 
 class EngineAnswers(NamedTuple):
@@ -64,14 +65,23 @@ def explain_engines(
     gpu = open_gpu(given["gpu"], given["capability"])
     found = tuple(_stamped(answer(checkpoint, table, gpu, deployment), version)
                   for table, (_, version) in zip(tables, named, strict=True))
-    gaps = [each.gap for each in found if each.gap is not None]
-    if len(gaps) == len(found):
-        raise gaps[0]
+    if all(each.gap is not None for each in found):
+        raise _of_all([each.gap for each in found if each.gap is not None])
     return EngineAnswers(checkpoint, gpu, deployment, found)
 
 
 READ = ("tensors", "side_files", "revision", "as_format")
 """Options that say which checkpoint is meant."""
+
+
+def _of_all(gaps: Sequence[QuantplanError]) -> QuantplanError:
+    """Return the gap to raise where no engine has an answer: the first of an engine that has the
+    flag at all."""
+    return next((gap for gap in gaps if not str(gap.wanted).startswith(OTHERS)), gaps[0])
+
+
+OTHERS = "flags of "
+"""How the wanted of a flag that an engine does not have begins."""
 
 
 def _stamped(found: Answer, asked: str | None) -> Answer:

@@ -148,7 +148,7 @@ def _why_not(layer: Layer, trace: Trace, wanted: str | None) -> tuple[str, str]:
     list, or only tries another first; and that in words."""
     engine = engine_words(trace)
     held = [c for c in (layer.selection.candidates if layer.selection else ())
-            if implementation(c.kernel.split(" (")[0]) == wanted]
+            if implementation(c.name) == wanted]
     if not held:
         return "absent", f"{engine} has no {wanted} kernel in the list of such layers"
     checks = [check for c in held if c.considered for check in c.checks if check.verdict != PASS]

@@ -17,6 +17,8 @@ SHOWN_SHARE = 1 / 20
 LONGEST_REASON = 400
 """Characters of a reason below the matrix."""
 NUMBER = re.compile(r"\d+(\.\d+)?")
+SHOWN_GPUS = 5
+"""GPUs that a column's head names; of others, how many there are."""
 STARTS = {"yes": "yes", "no": "no", "conditional": "conditional", "unknown": "not known"}
 
 Column = tuple[list[Gpu], list[Cell]]
@@ -92,7 +94,9 @@ def _rows(told: Sequence[Column], numbers: dict[str, str]) -> list[list[str]]:
 def _head(gpus: Sequence[Gpu]) -> list[str]:
     if all(gpu.origin == "capability" for gpu in gpus):
         return [_span(gpus)]
-    return [f"{gpu.id or gpu.name} ({gpu.capability_text})" for gpu in gpus]
+    shown = [f"{gpu.id or gpu.name} ({gpu.capability_text})" for gpu in gpus[:SHOWN_GPUS]]
+    more = len(gpus) - SHOWN_GPUS
+    return [*shown, f"and {more} more"] if more > 0 else shown
 
 
 def _span(gpus: Sequence[Gpu]) -> str:
@@ -100,7 +104,9 @@ def _span(gpus: Sequence[Gpu]) -> str:
     if all(gpu.origin == "capability" for gpu in gpus):
         first, last = gpus[0].capability_text, gpus[-1].capability_text
         return first if first == last else f"{first} to {last}"
-    return ", ".join(gpu.id or gpu.name for gpu in gpus)
+    more = len(gpus) - SHOWN_GPUS
+    return ", ".join(gpu.id or gpu.name for gpu in gpus[:SHOWN_GPUS]) + (
+        f" and {more} more" if more > 0 else "")
 
 
 def _parts(parts: Sequence[Part]) -> str:

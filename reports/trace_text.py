@@ -20,11 +20,11 @@ def why_not_text(trace: Trace, kernel: str) -> str:
     told: dict[str, list[str]] = {}
     for layer, _ in rows(trace.layers):
         for candidate in layer.selection.candidates if layer.selection else ():
-            if candidate.kernel == kernel:
+            if candidate.name == kernel:
                 told.setdefault(_told(candidate, layer.selection), []).append(short_path(layer))
     failed = trace.error.selection if trace.error else None
     for candidate in failed.candidates if failed else ():
-        if candidate.kernel == kernel:
+        if candidate.name == kernel:
             told.setdefault(_told(candidate, failed), []).append(str(trace.error and
                                                                      trace.error.layer))
     if trace.error and not told:
@@ -58,7 +58,7 @@ def _told(candidate: Candidate, selection: Selection | None) -> str:
 
 def _answer(candidate: Candidate, selection: Selection | None) -> str:
     chosen = selection.kernel if selection else None
-    if candidate.kernel == chosen:
+    if selection and candidate is selection.chosen:
         return "it is the one chosen"
     if selection and selection.pinned and not candidate.considered:
         return f"it is not looked at: the engine forces {selection.steps[0].what}"
@@ -101,7 +101,7 @@ def _layer_depth(layer: Layer) -> list[str]:
     lines = [head, f"    list {layer.selection.family}"]
     lines += [f"    {s.kind}: {s.what} ({s.because})  [{s.source}]" for s in layer.selection.steps]
     for candidate in layer.selection.candidates:
-        mark = "->" if candidate.kernel == layer.selection.kernel else "  "
+        mark = "->" if candidate is layer.selection.chosen else "  "
         verdict = candidate.verdict if candidate.considered else (
             f"would {candidate.verdict}; the engine stops before it")
         lines.append(f"    {mark} {candidate.kernel}: {verdict}")

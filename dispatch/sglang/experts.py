@@ -52,7 +52,7 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
     return layer._replace(selection=choice.selection, mode=choice.text("mode"),
                           act=choice.text("act"), why=assignment.why or choice.text("because"),
                           moe_backend=choice.text("runner") or NO_RUNNER,
-                          note=choice.failure(site.path, "Choose another --moe-backend.")), assignment
+                          note=choice.failure(site.path, "Name another --moe-backend.")), assignment
 
 
 def _weights(held: Experts, site: Site) -> int:

@@ -16,6 +16,9 @@ VLLM_ONLY = (
     "allow_deprecated_quantization", "attention_config", "mm_encoder_attn_backend",
     "mm_encoder_attn_dtype", "kv_cache_dtype_skip_layers", "block_size")
 
+OWN_NAMES = {"fp8": "fp8_e4m3"}
+"""A value of vLLM's -> SGLang's."""
+
 
 def check_flags(table: Table, deployment: Deployment) -> None:
     """Raise UsageError for flags that SGLang does not have and values that it does not know,
@@ -64,5 +67,7 @@ def _check_attention(rows: Mapping[str, Any], deployment: Deployment) -> None:
 
 def _check_name(flag: str, asked: str | None, known: Collection[str]) -> None:
     if asked is not None and asked not in known:
+        own = OWN_NAMES.get(asked)
         raise UsageError(f"{flag} {asked}", wanted="one of " + ", ".join(known),
-                         hint=did_you_mean(near_names(asked, known)))
+                         hint=f"SGLang calls it {own}." if own in known else did_you_mean(
+                             near_names(asked, known)))

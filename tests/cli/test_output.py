@@ -84,7 +84,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes stdout a terminal of so many columns."""
     def set_columns(count: int) -> None:
         monkeypatch.setattr(sys, "stdout", Terminal())
-        monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((count, 24)))
+        monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((count, 24)))
 
     return set_columns
 

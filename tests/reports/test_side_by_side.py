@@ -92,8 +92,8 @@ def test_what_only_one_engine_has_is_the_other_s_gap() -> None:
     assert vllm.trace is not None
     assert sglang.trace is None
     assert found.difference is None
-    assert ("  SGLang 0.5.22   not asked: --linear-backend with SGLang; wanted flags of SGLang. Drop "
-            "--linear-backend.\n") in text(found)
+    assert ("  SGLang 0.5.22   not asked: --linear-backend with SGLang; wanted flags of SGLang. "
+            "Drop --linear-backend.\n") in text(found)
     assert [each["schema"] for each in found.to_dicts()] == [
         "quantplan/explain/1", "quantplan/error/1"]
     assert found.to_dicts()[1]["engine"] == {"name": "sglang", "version": "0.5.22"}
@@ -125,3 +125,10 @@ def test_a_narrow_terminal_has_a_table_per_engine() -> None:
     assert [("vLLM kernel" in table, "SGLang operator" in table) for table in tables] == [
         (True, False), (False, True)]
     assert max(len(line) for table in tables for line in table.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("kernel", ["gptq_marlin_gemm", "fa3"])
+def test_why_not_the_operator_that_runs(kernel: str) -> None:
+    """SGLang's lists have several rows of one operator."""
+    found = both("awq4-g128", "9.0", engines=("sglang",))
+    assert ": it is the one chosen" in text(found, why_not=[("sglang", kernel)])
