@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from quantplan.dispatch.trace import (
 )
 
 SCHEMA = "quantplan/explain/1"
+EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
+"""The number of an expert in a path."""
 
 
 def explain_view(
@@ -48,17 +51,18 @@ def rows(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
                layer.module, layer.attn_backend, layer.prefill_backend, layer.fused,
                layer.kernel_backend)
         row = found.setdefault(key, (layer, []))
-        if layer.layer_index is not None:
+        if layer.layer_index is not None and row[1][-1:] != [layer.layer_index]:
             row[1].append(layer.layer_index)
     return list(found.values())
 
 
 def star_path(layer: Layer) -> str:
-    """Return the layer's path with * for the layer index."""
+    """Return the layer's path with * for the layer index, and for that of an expert whose products
+    are layers of their own."""
     if layer.layer_index is None:
         return layer.path
     before, found, after = f"{layer.path}.".partition(f".{layer.layer_index}.")
-    return f"{before}.*.{after}"[:-1] if found else layer.path
+    return f"{before}.*.{EXPERT.sub('*', after)}"[:-1] if found else layer.path
 
 
 def _engine(trace: Trace) -> dict[str, Any]:
