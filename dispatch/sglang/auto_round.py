@@ -21,7 +21,6 @@ from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
 
 SOURCE = "layers/quantization/auto_round.py:AutoRoundConfig"
-KERNEL = "layers/quantization/gptq/schemes/gptq_linear.py:GPTQLinearScheme"
 BITS = (8, 2, 3, 4)
 FORMATS = ("auto_round:auto_gptq", "auto_round:auto_awq")
 BACKENDS = ("auto", "gptq", "gptq:marlin", "awq", "awq:marlin", "marlin")
@@ -180,10 +179,7 @@ def _gptq(fields: RoundFields, layer: RoundLayer, context: Context, site: Site) 
                           f"marlin_w{layer.bits}",
                           refusal=gptq.bad_scales(layer.group_size, fields.desc_act, site))
     _check_plain(fields, layer, site)
-    raise refuse("layer assignment", "RuntimeError", "The non-Marlin GPTQ CUDA kernel has been "
-                 "removed. Use quantization='gptq_marlin' (or a Marlin-compatible checkpoint) "
-                 "instead.", site.path, KERNEL,
-                 hint="Marlin serves 4 or 8 bits, symmetric, in groups of 32, 64, 128 or -1.")
+    raise gptq.removed_kernel(site)
 
 
 def _awq(fields: RoundFields, layer: RoundLayer, context: Context, site: Site) -> Assignment:

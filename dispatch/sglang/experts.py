@@ -118,14 +118,19 @@ def wna16_experts(
     (layers/quantization/moe_wna16.py:MoeWNA16Method.create_weights)."""
     source = "layers/quantization/moe_wna16.py:MoeWNA16Method.create_weights"
     size = group_size
-    if size < 1:
-        raise NotKnownError(f"SGLang's WNA16 experts with group size {size}",
+    if size == 0:
+        raise NotKnownError("SGLang's WNA16 experts in groups of 0",
                             hint="The engine fails there while it makes the layer.")
     while held.intermediate % size or held.hidden % size:
         size //= 2
         if size < WNA16_GROUP:
             raise refuse("shapes under TP", "AssertionError", "", site.path, source,
                          hint="Use fewer tensor parallel ranks.")
+    if size < 0:
+        shape = [held.number, 2 * held.intermediate, held.hidden // size]
+        raise refuse("layer assignment", "RuntimeError", "Trying to create tensor with negative "
+                     f"dimension {shape[-1]}: {shape}", site.path, source,
+                     hint="Serve a checkpoint of groups: one scale per column is not served here.")
     return Assignment("MoeWNA16Method", operators=f"experts_wna16_w{bits}", why=why)
 
 

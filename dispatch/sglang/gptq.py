@@ -16,6 +16,9 @@ SOURCE = "layers/quantization/gptq/gptq.py:GPTQMarlinConfig"
 EXPERTS = "hardware_backend/gpu/quantization/gptq_kernels.py:GPTQMarlinMoEKernel.create_moe_runner"
 TYPES = ((4, True), (8, True))
 """(bits, sym) that GPTQMarlinConfig.TYPE_MAP has."""
+PLAIN = "layers/quantization/gptq/schemes/gptq_linear.py:GPTQLinearScheme"
+PLAIN_BITS = (2, 3, 4, 8)
+"""Bits that GPTQConfig takes."""
 SCALES, SINGLE_SCALES = 64, 32
 """Scales in a row of Marlin's order, of groups and of whole columns (get_scale_perms)."""
 
@@ -33,6 +36,13 @@ class GptqFields(NamedTuple):
 
 def read(config: Config | None, context: Context) -> GptqFields:
     """Return the fields, or refuse as the config class does."""
+    fields = read_plain(config)
+    _check_type(fields.bits, fields.sym)
+    return fields
+
+
+def read_plain(config: Config | None) -> GptqFields:
+    """Return the fields of a checkpoint that Marlin may not serve."""
     assert config is not None, "the class asks for a file first"
     dynamic = given(config, "dynamic", default={}) or {}
     if not isinstance(dynamic, Mapping):
@@ -40,7 +50,6 @@ def read(config: Config | None, context: Context) -> GptqFields:
                               found=repr(dynamic)[:60])
     bits, group_size, desc_act, sym = (
         need(config, key) for key in ("bits", "group_size", "desc_act", "sym"))
-    _check_type(bits, sym)
     return GptqFields(bits, sym, whole(group_size, "group_size"), bool(desc_act),
                       bool(given(config, "lm_head", default=False)), dynamic)
 
@@ -66,6 +75,29 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
     desc_act = bool(rule.get("desc_act", fields.desc_act))
     return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}",
                       refusal=bad_scales(group_size, desc_act, site))
+
+
+def assign_plain(fields: GptqFields, site: Site) -> Assignment:
+    """Return the assignment of a linear layer that a rule of `dynamic` leaves alone; refuses any
+    other, which GPTQConfig has no kernel for."""
+    rule = _rule(fields, site.path)
+    if rule is None:
+        return unquantized("a rule of dynamic leaves it alone")
+    for bits in (fields.bits, rule.get("bits", fields.bits)):
+        if bits not in PLAIN_BITS:
+            raise refuse("layer assignment", "ValueError", "Currently, only 2/3/4/8-bit weight "
+                         f"quantization is supported for GPTQ, but got {bits} bits.", site.path,
+                         "layers/quantization/gptq/gptq.py:GPTQConfig",
+                         hint="Serve a checkpoint of 4 or 8 bits.")
+    raise removed_kernel(site)
+
+
+def removed_kernel(site: Site) -> Exception:
+    """Return the refusal of a layer that Marlin does not serve."""
+    return refuse("layer assignment", "RuntimeError", "The non-Marlin GPTQ CUDA kernel has been "
+                  "removed. Use quantization='gptq_marlin' (or a Marlin-compatible checkpoint) "
+                  "instead.", site.path, PLAIN,
+                  hint="Marlin serves 4 or 8 bits, symmetric, in groups of 32, 64, 128 or -1.")
 
 
 def bad_scales(group_size: int, desc_act: bool, site: Site) -> Exception | None:

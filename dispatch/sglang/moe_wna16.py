@@ -10,7 +10,6 @@ from quantplan.dispatch.sglang.experts import Experts, unquantized_experts, wna1
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.names import marlin_serves
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.errors import NotKnownError
 
 SOURCE = "layers/quantization/moe_wna16.py:MoeWNA16Config.get_quant_method"
 NO_EMBEDDING = (
@@ -21,17 +20,18 @@ NO_EMBEDDING = (
 
 
 class Wna16Fields(NamedTuple):
-    """What MoeWNA16Config keeps, and the config that serves its linear layers."""
+    """What MoeWNA16Config keeps, and the config that serves its linear layers; without `marlin`
+    that of GPTQ is GPTQConfig."""
 
     bits: int
     group_size: int
     ignored: tuple[str, ...]
     linear: awq.AwqFields | gptq.GptqFields
+    marlin: bool = True
 
 
 def read(config: Config | None, context: Context) -> Wna16Fields:
-    """Return the fields, or refuse as the config class does. Raises NotKnownError for GPTQ
-    checkpoints that Marlin does not serve."""
+    """Return the fields, or refuse as the config class does."""
     assert config is not None, "the class asks for a file first"
     if need(config, "quant_method") not in ("gptq", "awq"):
         raise refuse("config fields", "ValueError", "moe_wna16 only support gptq and awq.", None,
@@ -41,12 +41,10 @@ def read(config: Config | None, context: Context) -> Wna16Fields:
         need(config, "zero_point")
         ignored = names(given(config, "modules_to_not_convert"), "modules_to_not_convert")
         return Wna16Fields(bits, group_size, ignored, awq.read(config, context))
-    sym = need(config, "sym")
-    if sym is not True or config.get("desc_act") is None or not marlin_serves(
-            context.table, group_size, context.gpu.capability):
-        raise NotKnownError("the linear layers of SGLang's moe_wna16 for this GPTQ checkpoint",
-                            hint="Only those that Marlin serves are in the table.")
-    return Wna16Fields(bits, group_size, (), gptq.read(config, context))
+    fields = gptq.read_plain(config)
+    marlin = (fields.bits, fields.sym) in gptq.TYPES and config.get("desc_act") is not None and (
+        marlin_serves(context.table, group_size, context.gpu.capability))
+    return Wna16Fields(bits, group_size, (), fields, marlin)
 
 
 def assign(fields: Wna16Fields, context: Context, site: Site) -> Assignment | None:
@@ -61,6 +59,8 @@ def assign(fields: Wna16Fields, context: Context, site: Site) -> Assignment | No
         return unquantized("named in modules_to_not_convert")
     if isinstance(fields.linear, awq.AwqFields):
         return awq.assign(fields.linear, context, site)
+    if not fields.marlin:
+        return gptq.assign_plain(fields.linear, site)
     return gptq.assign(fields.linear, context, site)
 
 

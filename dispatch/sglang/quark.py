@@ -37,7 +37,7 @@ class QuarkFields(NamedTuple):
 def read(config: Config | None, context: Context) -> QuarkFields:
     """Return the fields, or refuse as QuarkConfig does."""
     assert config is not None, "the class is refused without a config first"
-    method = config["quant_method"]
+    method = own_method(config)
     if method != "quark":
         raise _refused("QuarkConfig.from_config invoked with non-quark quant_method "
                        f"{method!r} but no requantization_method set.",
@@ -59,6 +59,14 @@ def read(config: Config | None, context: Context) -> QuarkFields:
                        Named(_without_outputs(patterns, group),
                              sub(config, "layer_type_quant_config"),
                              config.get("global_quant_config")), _kv_cache(group, patterns))
+
+
+def own_method(config: Config) -> Any:
+    """Return quant_method; refuses a config without it, where the engine looks it up bare."""
+    if "quant_method" not in config:
+        raise refuse("config fields", "KeyError", "'quant_method'", None, f"{SOURCE}.from_config",
+                     hint="quantization_config: add quant_method.")
+    return config["quant_method"]
 
 
 def _refused(message: str, hint: str) -> Exception:

@@ -7,6 +7,7 @@ from fnmatch import translate
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.fields import Config, names
+from quantplan.dispatch.sglang.quark import own_method
 from quantplan.dispatch.sglang.quark_names import is_excluded
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
@@ -26,10 +27,11 @@ def read(config: Config | None, context: Context) -> tuple[str, ...]:
     own = KEPT_TOO.get(context.structure.model_type, ())
     if config is None:
         return (*KEPT, *own)
-    method, algo = config.get("quant_method"), str(config.get("quant_algo") or "").upper()
+    algo = str(config.get("quant_algo") or "").upper()
     weight = (config.get("global_quant_config") or {}).get("weight")
     if algo == "MIXED_PRECISION" or isinstance(weight, list):
         raise NotKnownError("--quantization quark_mxfp4 over this checkpoint", hint=HINT)
+    method = own_method(config)
     if method in NVFP4 and algo in ("", "NVFP4", "FP4"):
         listed = next((config[key] for key in ("ignore", "exclude_modules", "exclude")
                        if config.get(key)), ())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from quantplan import explain
-from tests.dispatch.test_sglang_golden import ask, named
+from tests.dispatch.test_sglang_golden import ROWS, ask, named
 
 MODEL = "qwen3_30b_a3b"
 TRTLLM = ("Invalid quantization 'awq'. \nFlashInfer TRTLLM MOE supports only: 'modelopt_fp4', "
@@ -106,3 +106,27 @@ def test_experts_that_have_no_runner_are_told(backend: str, told: bool) -> None:
                      as_format="fp8-block")
     assert answer.trace.error is None
     assert ("no-operator" in {f.id for f in answer.trace.findings}) is told
+
+
+def test_wna16_experts_of_whole_columns_have_no_scales() -> None:
+    """The engine's answer (layers/quantization/moe_wna16.py:MoeWNA16Method.create_weights): the
+    hidden size over -1 is the last size of the scales."""
+    case = next(row for row in ROWS if row["id"].startswith(f"{MODEL}|none|sm80"))["case"]
+    answer = explain({**case["config"], "quantization_config": {**AWQ, "group_size": -1}},
+                     engine="sglang", capability=80, tp=8).to_dict()
+    assert (answer["error"]["type"], answer["error"]["message"]) == (
+        "RuntimeError",
+        "Trying to create tensor with negative dimension -2048: [128, 192, -2048]")
+
+
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
+def test_modelopt_fp8_experts_on_10_0(version: str) -> None:
+    """Without a config in config.json the pass on 10.x sees no method and chooses TRTLLM; the
+    engine's layer then names Triton's runner."""
+    case = next(row for row in ROWS if row["id"].startswith(f"{MODEL}|none|sm80"))["case"]
+    side = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    answer = explain(case["config"], engine="sglang", engine_version=version, capability=100,
+                     side_files={"hf_quant_config.json": side}).to_dict()
+    layers = {layer["path"]: layer for layer in answer["layers"]}
+    found = layers["model.layers.*.mlp.experts"]
+    assert (found["method"], found["moe_runner_backend"]) == ("ModelOptFp8MoEMethod", "triton")

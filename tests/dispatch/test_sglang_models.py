@@ -73,6 +73,15 @@ def test_the_first_class_that_the_engine_has_serves_the_model() -> None:
     assert found["layers"][0]["path"] == "model.embed_tokens"
 
 
+def test_full_attention_is_every_fourth_layer_whatever_layer_types_says() -> None:
+    """configs/qwen3_next.py:Qwen3NextConfig.layers_block_type counts full_attention_interval."""
+    config = next(row["config"] for row in ROWS if row["id"] == "q35|none|sm90|tp1")
+    text = {**config["text_config"], "layer_types": ["full_attention"] * 4}
+    found = {x["path"]: x["indices"] for x in ask({**config, "text_config": text})["layers"]}
+    assert found["model.layers.*.qkv_proj"] == [3]
+    assert found["model.layers.*.linear_attn.out_proj"] == [0, 1, 2]
+
+
 def test_a_class_of_transformers_is_not_known() -> None:
     with pytest.raises(NotKnownError, match="Olmo3ForCausalLM"):
         ask({**LLAMA, "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3"})

@@ -16,6 +16,8 @@ INT8: Mapping[str, Any] = {"quant_method": "blockwise_int8", "activation_scheme"
 ROUND: Mapping[str, Any] = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True,
                             "packing_format": "auto_round:auto_gptq"}
 AWQ = {"packing_format": "auto_round:auto_awq"}
+GPTQ: Mapping[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True,
+                           "desc_act": False}
 BNB: Mapping[str, Any] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 DOWN, HEAD = "model.layers.*.mlp.down_proj", "lm_head"
 NO_KERNEL = ("The non-Marlin GPTQ CUDA kernel has been removed. Use quantization='gptq_marlin' (or "
@@ -44,6 +46,10 @@ NO_KERNEL = ("The non-Marlin GPTQ CUDA kernel has been removed. Use quantization
      "UnquantizedLinearMethod.create_weights() missing 5 required positional arguments: "
      "'input_size_per_partition', 'output_partition_sizes', 'input_size', 'output_size', and "
      "'params_dtype'"),
+    ({**GPTQ, "sym": False}, {"quantization": "moe_wna16"}, "RuntimeError", NO_KERNEL),
+    ({**GPTQ, "group_size": 256}, {"quantization": "moe_wna16"}, "RuntimeError", NO_KERNEL),
+    ({"export": {}}, {"quantization": "quark"}, "KeyError", "'quant_method'"),
+    ({"export": {}}, {"quantization": "quark_mxfp4"}, "KeyError", "'quant_method'"),
     ({**ROUND, "packing_format": "x"}, {}, "ValueError", "Unsupported packing_format: x, currently "
      "only support  {'auto_round:auto_gptq', 'auto_round:auto_awq'}"),
     ({**ROUND, "bits": 5}, {}, "ValueError",
