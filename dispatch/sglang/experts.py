@@ -24,9 +24,9 @@ SILU = "silu"
 
 
 class Experts(NamedTuple):
-    """What one rank holds: a number of experts, and the sizes of each; `tp` ranks cut an expert;
-    `gated` experts have a second projection into the activation, and `weighs_input` says that
-    routing weights are applied before an expert."""
+    """What one rank holds: a number of experts of the `total`, and the sizes of each; `tp` ranks
+    cut an expert; `gated` experts have a second projection into the activation, and `weighs_input`
+    says that routing weights are applied before an expert. Shared experts that are fused count."""
 
     number: int
     hidden: int
@@ -35,6 +35,7 @@ class Experts(NamedTuple):
     activation: str = SILU
     gated: bool = True
     weighs_input: bool = False
+    total: int = 0
 
 
 def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
@@ -85,9 +86,10 @@ def experts_held(context: Context, site: Site) -> Experts:
     cut = facts["intermediate"] // tp
     if context.facts["moe.backend"] in PADDED_UNDER:
         cut += -cut % PADDED_TO
-    return Experts(facts["experts"] // ep, facts["hidden"], cut, tp,
+    fused = context.facts["moe.fused"]
+    return Experts(facts["experts"] // ep + fused, facts["hidden"], cut, tp,
                    str(facts.get("activation")), bool(facts.get("gated")),
-                   bool(facts.get("router_weight_on_input")))
+                   bool(facts.get("router_weight_on_input")), facts["experts"] + fused)
 
 
 def _check_ranks(site: Site, tp: int, facts: Mapping[str, Any]) -> None:

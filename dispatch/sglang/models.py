@@ -164,6 +164,12 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
                            quantized=change.get("quantized", default))
 
 
+def fused_experts(row: Mapping[str, Any], checkpoint: Checkpoint) -> int:
+    """Return how many routed experts the shared ones of a layer become where they are fused."""
+    return 1 if "equal" in row["shared_fused"] else int(
+        checkpoint.text_config["n_shared_experts"])
+
+
 def fuses_shared_experts(
     row: Mapping[str, Any], checkpoint: Checkpoint, deployment: Deployment,
     served: Mapping[str, Any],

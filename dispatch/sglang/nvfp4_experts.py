@@ -69,11 +69,10 @@ def _trtllm(backend: str, group_size: int, held: Experts, site: Site) -> Excepti
 def _others(context: Context, backend: str, held: Experts, site: Site) -> Exception | None:
     """Return what ends the start on Blackwell for backends that take the weights as CUTLASS does:
     auto too, as long as the flag itself is auto."""
-    facts = site.module.facts
-    if held.number != facts["experts"] and backend not in LOCAL_SCALES:
+    if held.number != held.total and backend not in LOCAL_SCALES:
         return _late("RuntimeError", f"Attempting to broadcast a dimension of length {held.number} "
                      f"at -1! Mismatching argument at index 1 had torch.Size([{held.number}]); but "
-                     f"expected shape should be broadcastable to [{facts['experts']}]", site,
+                     f"expected shape should be broadcastable to [{held.total}]", site,
                      f"{SOURCE}.process_weights_after_loading",
                      "Pass --moe-backend flashinfer_cutlass, or drop expert parallelism.")
     if not held.gated:

@@ -26,6 +26,7 @@ from quantplan.dispatch.sglang.mamba import check_ranks
 from quantplan.dispatch.sglang.models import (
     built,
     changed,
+    fused_experts,
     fuses_shared_experts,
     lifted,
     model_row,
@@ -94,12 +95,10 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                                  min_capability=serving.min_capability)
         attends = attended(context, attention, serving)
         kv_cache = _kv(deployment, attends)
-        facts = {**context.facts, "quant.method": named.resolved, "quant.block": serving.block,
-                 "quant.fuses_shared": serving.fuses_shared}
-        facts["model.shared_fused"] = fuses_shared_experts(row, checkpoint, deployment, facts)
-        structure = with_single_experts(changed(context.structure, row, checkpoint, facts), row,
-                                        deployment.tp)
-        layers = tuple(_layers(context._replace(structure=structure), serving, attends))
+        context = _built(context, row, {
+            **context.facts, "quant.method": named.resolved, "quant.block": serving.block,
+            "quant.fuses_shared": serving.fuses_shared})
+        layers = tuple(_layers(context, serving, attends))
     except Refusal as refusal:
         error = refusal.error
     conditional = any(x.selection and x.selection.alternatives for x in layers)
@@ -108,6 +107,17 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     found = findings(Told(table, checkpoint, gpu, method, layers, error), notes)
     return Trace("sglang", table["version"], dtype, method, outcome, layers if not error else (),
                  error, found, kv_cache)
+
+
+def _built(context: Context, row: Mapping[str, Any], facts: dict[str, Any]) -> Context:
+    """Return the context with SGLang's own modules, and how many shared experts are among the
+    routed ones; `facts` are those of the method too."""
+    checkpoint, deployment = context.checkpoint, context.deployment
+    fused = fuses_shared_experts(row, checkpoint, deployment, facts)
+    structure = changed(context.structure, row, checkpoint, {**facts, "model.shared_fused": fused})
+    return context._replace(
+        structure=with_single_experts(structure, row, deployment.tp),
+        facts={**context.facts, "moe.fused": fused_experts(row, checkpoint) if fused else 0})
 
 
 def _typed(row: Mapping[str, Any], name: str | None) -> Step:

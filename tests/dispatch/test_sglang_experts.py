@@ -108,15 +108,18 @@ def test_experts_that_have_no_runner_are_told(backend: str, told: bool) -> None:
     assert ("no-operator" in {f.id for f in answer.trace.findings}) is told
 
 
-def test_wna16_experts_of_whole_columns_have_no_scales() -> None:
-    """The engine's answer (layers/quantization/moe_wna16.py:MoeWNA16Method.create_weights): the
-    hidden size over -1 is the last size of the scales."""
-    case = next(row for row in ROWS if row["id"].startswith(f"{MODEL}|none|sm80"))["case"]
+@pytest.mark.parametrize("row, capability, shape", [
+    (f"{MODEL}|none|sm80", 80, "-2048: [128, 192, -2048]"),
+    ("deepseek_v3|awq_g128|sm100", 90, "-7168: [257, -7168, 512]"),
+])
+def test_experts_of_whole_columns_have_no_scales(row: str, capability: int, shape: str) -> None:
+    """The engine's answers for AWQ of group size -1, which divides the hidden size: on
+    MoeWNA16Method, and on Marlin with the shared expert among the routed ones."""
+    case = next(one for one in ROWS if one["id"].startswith(row))["case"]
     answer = explain({**case["config"], "quantization_config": {**AWQ, "group_size": -1}},
-                     engine="sglang", capability=80, tp=8).to_dict()
+                     engine="sglang", capability=capability, tp=8).to_dict()
     assert (answer["error"]["type"], answer["error"]["message"]) == (
-        "RuntimeError",
-        "Trying to create tensor with negative dimension -2048: [128, 192, -2048]")
+        "RuntimeError", f"Trying to create tensor with negative dimension {shape}")
 
 
 @pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
