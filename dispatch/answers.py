@@ -1,9 +1,9 @@
-"""What several engine versions would do with one checkpoint on several GPUs; what is not known of
-one of them leaves the others' answers standing."""
+"""What an engine version would do with a checkpoint on a GPU, or the gap that stands in its place:
+what is not known of one leaves the others' answers standing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -24,19 +24,6 @@ class Answer(NamedTuple):
     gpu: Gpu
     trace: Trace | None
     gap: QuantplanError | None = None
-
-
-def answers(
-    checkpoint: Checkpoint, tables: Iterable[Table], gpus: Iterable[Gpu], deployment: Deployment
-) -> Iterator[Answer]:
-    """Yield the answer of each table on each GPU, a table after the other.
-
-    Raises CheckpointError for a config that cannot be believed.
-    """
-    there = tuple(gpus)
-    for table in tables:
-        for gpu in there:
-            yield answer(checkpoint, table, gpu, deployment)
 
 
 def answer(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployment) -> Answer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from quantplan.dispatch.answers import Answer, Table, answers
+from quantplan.dispatch.answers import Answer, Table, answer
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.summary import (
     Part,
@@ -62,19 +62,36 @@ def make_matrix(
 ) -> Matrix:
     """Return every table's answer on every GPU. Raises CheckpointError for a config that cannot be
     believed; what is not known is a cell's `gap`."""
-    cells = tuple(_cell(answer) for answer in answers(checkpoint, tables, gpus, deployment))
-    return Matrix(checkpoint, deployment, tuple(gpus), cells)
+    cells = [cell for table in tables for cell in _row(checkpoint, table, gpus, deployment)]
+    return Matrix(checkpoint, deployment, tuple(gpus), tuple(cells))
 
 
-def _cell(answer: Answer) -> Cell:
-    head = (answer.engine, answer.version, answer.gpu)
-    if answer.trace is None:
-        return Cell(*head, "unknown", gap=answer.gap)
-    trace = answer.trace
-    found = Cell(*head, starts(trace), trace.dtype, trace.method.resolved)
+READS = {"vllm": ("capability", "origin"), "sglang": ("capability", "origin", "memory_bytes")}
+"""Engine -> facts of a GPU that decide a cell; its name does where a reason has it."""
+
+
+def _row(
+    checkpoint: Checkpoint, table: Table, gpus: Sequence[Gpu], deployment: Deployment
+) -> Iterator[Cell]:
+    """Yield one engine version's cells; GPUs that it does not tell apart share an answer."""
+    known: dict[tuple[object, ...], Cell] = {}
+    for gpu in gpus:
+        key = tuple(getattr(gpu, name) for name in READS[table["engine"]])
+        cell = known.get(key)
+        if cell is None or cell.gpu.name in (cell.reason or ""):
+            cell = known[key] = _cell(answer(checkpoint, table, gpu, deployment))
+        yield cell._replace(gpu=gpu)
+
+
+def _cell(found: Answer) -> Cell:
+    head = (found.engine, found.version, found.gpu)
+    if found.trace is None:
+        return Cell(*head, "unknown", gap=found.gap)
+    trace = found.trace
+    cell = Cell(*head, starts(trace), trace.dtype, trace.method.resolved)
     if trace.error is not None:
-        return found._replace(refusal=trace.error)
-    return found._replace(
+        return cell._replace(refusal=trace.error)
+    return cell._replace(
         linear=linear_parts(trace), experts=experts_parts(trace),
         kv_cache=", ".join(kv_dtypes(trace)), attention=attention_backends(trace),
         fault=next((f for f in trace.findings if f.severity == "error"), None))

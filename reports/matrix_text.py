@@ -17,6 +17,8 @@ SHOWN_SHARE = 1 / 20
 LONGEST_REASON = 400
 """Characters of a reason below the matrix."""
 NUMBER = re.compile(r"\d+(\.\d+)?")
+SHOWN_BACKENDS = 2
+"""Attention backends that a cell names."""
 SHOWN_GPUS = 5
 """GPUs that a column's head names; of others, how many there are."""
 STARTS = {"yes": "yes", "no": "no", "conditional": "conditional", "unknown": "not known"}
@@ -120,7 +122,8 @@ LINES: Sequence[tuple[str, Callable[[Cell], str]]] = (
     ("linear", lambda cell: _parts(cell.linear)),
     ("experts", lambda cell: _parts(cell.experts)),
     ("KV", lambda cell: cell.kv_cache or ""),
-    ("attention", lambda cell: ", ".join(cell.attention)))
+    ("attention", lambda cell: ", ".join(cell.attention[:SHOWN_BACKENDS]) + (
+        " ..." if len(cell.attention) > SHOWN_BACKENDS else "")))
 """What a cell says line by line."""
 
 

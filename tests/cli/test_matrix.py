@@ -18,6 +18,7 @@ from quantplan.cli import quantplan
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from asking import LLAMA, quantization
+from quantplan.dispatch.gpu import all_gpus
 from quantplan.reports import matrix_view
 from quantplan.reports.matrix_text import matrix_text
 
@@ -124,3 +125,18 @@ def test_exit_codes(arguments: list[str], code: int) -> None:
 def test_gpus_are_lists_in_python() -> None:
     with pytest.raises(UsageError, match="gpus, capabilities and engines, which are lists"):
         matrix(LLAMA, capability="9.0")
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-r1", "gpt-oss-20b"])
+def test_gpus_that_share_an_answer_would_have_the_same(model: str) -> None:
+    """The catalogue's GPUs at once, against each asked alone."""
+    names = [row["id"] for row in all_gpus()][::7]
+    together = matrix(model, gpus=names)
+    alone = [cell for name in names for cell in matrix(model, gpus=[name]).cells]
+    told = {(cell.engine, cell.gpu.id): view(cell) for cell in together.cells}
+    assert told == {(cell.engine, cell.gpu.id): view(cell) for cell in alone}
+
+
+def view(cell: Any) -> tuple[object, ...]:
+    return (cell.starts, cell.dtype, cell.reason, [part.words for part in cell.linear],
+            [part.words for part in cell.experts], cell.kv_cache, cell.attention)
