@@ -54,5 +54,5 @@ def _mode(last: Step) -> str | None:
     if last.name in PLAIN:
         return "W16A16"
     if last.name == PACKED:
-        return last.bits and f"W{last.bits}A16"
+        return f"W{last.bits}A16" if last.bits else None
     return next((mode for name, mode in MODES if re.fullmatch(name, last.name)), None)

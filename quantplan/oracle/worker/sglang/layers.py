@@ -32,7 +32,8 @@ def layers_of(model: Any, dtype: Any, leaves: Leaves, asked: Any) -> list[dict[s
     """Return one row per layer that selection has a say in, in module order. Raises the first
     error of a layer whose weights cannot be prepared; `asked.layer` names it."""
     leaves.replace()
-    rows, failed = [], []
+    rows: list[dict[str, Any]] = []
+    failed: tuple[str, Exception] | None = None
     for path, layer in model.named_modules():
         kind = type(layer).__name__
         if getattr(layer, "quant_method", None) is None and kind not in (
@@ -41,10 +42,10 @@ def layers_of(model: Any, dtype: Any, leaves: Leaves, asked: Any) -> list[dict[s
         try:
             rows.append(row_of(path, layer, dtype) | attention_of(layer, asked.answer))
         except Exception as error:
-            failed.append((path, error))
-    if failed:
-        asked.layer, error = failed[0]
-        raise error
+            failed = failed or (path, error)
+    if failed is not None:
+        asked.layer = failed[0]
+        raise failed[1]
     return rows
 
 

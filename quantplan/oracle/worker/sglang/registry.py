@@ -36,8 +36,8 @@ class Classes(dict[str, Any]):
 
     def _look_up(self, name: object) -> None:
         for module in self._files.pop(str(name), ()):
-            entry = getattr(imported(f"{MODELS}.{module}"), ENTRY, ())
-            for found in entry if isinstance(entry, list) else (entry,):
+            entry: Any = getattr(imported(f"{MODELS}.{module}"), ENTRY, ())
+            for found in entry if isinstance(entry, (list, tuple)) else (entry,):
                 self.setdefault(found.__name__, found)
 
     def __contains__(self, name: object) -> bool:

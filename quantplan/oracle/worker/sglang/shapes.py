@@ -99,7 +99,7 @@ def mxfp8_group(x: Any) -> Any:
 
 def repacked(*given: Any, **named: Any) -> Any:
     """Weights in Marlin's tiles of 16 rows."""
-    weight = named.get("b_q_weight", given[0] if given else None)
+    weight: Any = named.get("b_q_weight", given[0] if given else None)
     sizes = iter([value for value in given if isinstance(value, int)])
     k, n, bits = (named[name] if name in named else next(sizes)
                   for name in ("size_k", "size_n", "num_bits"))
