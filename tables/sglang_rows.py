@@ -167,6 +167,8 @@ SERVER_PASS: Row = {
                    choices=("typed", "resolved", "written")),
     "copies": Field("list", "names after all overrides that it writes into --quantization",
                     required=False, of=Field("text", "a method")),
+    "algos": Field("map", "quant_algo -> what it writes in place of modelopt; other for others",
+                   required=False, of=Field("text", "a method")),
     "copies_if_auto": Field("flag", "it writes them only where --moe-runner-backend is auto",
                             required=False),
     "methods": Field("list", "quantization for which auto becomes the backend; none for none",
@@ -264,6 +266,8 @@ MODEL: Row = {
     "shares_head": Field("text", "when lm_head is the embedding, and no layer of its own: always, "
                          "where tie_word_embeddings says so, or unless it says otherwise",
                          required=False, choices=("always", "tied", "unless_untied")),
+    "dtype": Field("text", "what --dtype becomes for this class, whatever was asked "
+                   "(arg_groups/model_override_base.py:MODEL_OVERRIDES)", required=False),
     "says_routing": Field("flag", "whether its experts are built with the form of the routing",
                           required=False),
     "ignores_head_dim": Field("flag", "whether the class divides hidden_size by the heads whatever "

@@ -158,7 +158,7 @@ def experts(fields: CtFields, context: Context, site: Site, held: Experts) -> As
     named = (fields.targets.get(name) for name in EXPERT_TARGETS)
     if MXFP4 in str(fields.format) or any(_is_mxfp4(group.weights) for group in named if group):
         return mxfp4.experts(True, context, site, held)
-    return assign_experts(fields.targets, fields.ignore, context, site, held)
+    return assign_experts(fields.targets, fields.ignore, fields.format, context, site, held)
 
 
 def _is_mxfp4(args: Args) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from quantplan.dispatch.ct_args import Args
 from quantplan.dispatch.sglang.context import BLACKWELL, Assignment, Context, Site
@@ -26,17 +27,19 @@ NVFP4_SIZES = (("hidden_size", "hidden", 128), ("intermediate_size_per_partition
 """What Marlin asks of NVFP4 experts: the engine's word, the size, and what divides it."""
 
 
-def assign_experts(
-    targets: Mapping[str, Group], ignore: tuple[str, ...], context: Context, site: Site,
-    held: Experts,
+def assign_experts(  # noqa: PLR0917 - three fields of CtFields, whose module imports this one
+    targets: Mapping[str, Group], ignore: tuple[str, ...], whole_format: Any, context: Context,
+    site: Site, held: Experts,
 ) -> Assignment:
-    """Return the assignment of routed experts, or refuse as their scheme does. Raises NotKnownError
-    for schemes and backends that are not in the table."""
+    """Return the assignment of routed experts, or refuse as their scheme does, which reads the
+    format of the whole checkpoint and not their group's. Raises NotKnownError for schemes and
+    backends that are not in the table."""
     group = _group(targets, ignore, context, site)
     if group is None:
         return unquantized_experts("named in ignore")
+    group = group._replace(format=whole_format)
     if context.facts["moe.backend"] == "flashinfer_trtllm" and _is_mxint4(group):
-        return _mxint4(context, site)
+        return _mxint4(group, context, site)
     weights, inputs = group.weights, group.inputs
     if weights.type == "int" and inputs is None and weights.strategy in ("channel", "group"):
         return _wna16(group, context, site)
@@ -112,7 +115,12 @@ def _group(
     return found[0]
 
 
-def _mxint4(context: Context, site: Site) -> Assignment:
+def _mxint4(group: Group, context: Context, site: Site) -> Assignment:
+    if group.format != PACKED:
+        raise refuse("layer assignment", "ValueError", f"For Fused MoE layers, only {PACKED} is "
+                     "supported for the mxint4", site.path,
+                     f"{SCHEMES}/compressed_tensors_w4a4_mxint4_moe.py:CompressedTensorsMxInt4MoE",
+                     hint="Drop --moe-backend.")
     if context.dtype != "bfloat16":
         raise refuse("layer assignment", "AssertionError", "Params dtype should be torch.bfloat16, "
                      f"but got: torch.{context.dtype}", site.path,
@@ -125,7 +133,7 @@ def _is_mxint4(group: Group) -> bool:
     """Return whether FlashInfer's kernel for 4-bit integers in groups of 32 serves the experts
     (CompressedTensorsConfig._is_mxint4a16)."""
     weights = group.weights
-    return (group.format == PACKED and group.inputs is None and weights.num_bits == 4
+    return (group.inputs is None and weights.num_bits == 4
             and weights.type == "int" and weights.strategy == "group" and weights.group_size == 32
             and weights.symmetric and not weights.dynamic and not weights.actorder)
 

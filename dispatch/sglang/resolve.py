@@ -146,10 +146,18 @@ def _check_server(table: Table, resolved: str | None, gpu: Gpu) -> None:
 def _layers(context: Context, serving: Serving, attends: Attended) -> list[Layer]:
     """Return every layer, or refuse as the first whose weights are refused after loading."""
     made = list(_made(context, serving, attends))
-    for _, assignment in made:
+    for layer, assignment in made:
         if assignment is not None and assignment.refusal is not None:
-            raise assignment.refusal
+            raise _at(assignment.refusal, layer.path)
     return [layer for layer, _ in made]
+
+
+def _at(refusal: Exception, path: str) -> Exception:
+    """Return what ends the start once weights are loaded with the layer's path in the model, which
+    need not be the one that config classes are asked with."""
+    if isinstance(refusal, Refusal):
+        return Refusal(refusal.error._replace(layer=path))
+    return refusal
 
 
 def _made(

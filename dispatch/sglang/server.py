@@ -42,7 +42,7 @@ def server_arguments(
     if deployment.expert_parallel and deployment.tp > 1 and typed in whole.get("methods", ()):
         raise refuse("flags", "AssertionError", whole["says"], None, table["moe_backends_source"],
                      hint="Drop --moe-backend, or expert parallelism.")
-    return server
+    return server._replace(dtype=model.get("dtype", server.dtype))
 
 
 def _rewritten(table: Table, typed: str | None, family: int, backend: str) -> str:

@@ -83,10 +83,22 @@ def _copied(changes: Row, asked: Asked) -> str | None:
     typed = asked.deployment.quantization
     if "copies" in changes:
         made = asked.deployment.moe_backend == AUTO or not changes.get("copies_if_auto")
-        return asked.resolved if made and asked.resolved in changes["copies"] else typed
+        return _of_algo(changes, asked) if made and asked.resolved in changes["copies"] else typed
     if typed is None and changes.get("reads", "typed") == "typed":
         return _own_method(changes, asked.table, asked.checkpoint)
     return typed
+
+
+def _of_algo(changes: Row, asked: Asked) -> str | None:
+    """Return the resolved name; the one that means any of ModelOpt's is that of the algorithm."""
+    algos: Row = changes.get("algos", {})
+    if asked.resolved != MODELOPT or not algos:
+        return asked.resolved
+    config = asked.checkpoint.config.get("quantization_config")
+    if not isinstance(config, Mapping) or "quant_algo" not in config:
+        raise NotKnownError("what SGLang's server makes of ModelOpt without a quant_algo",
+                            hint="Say quant_algo in config.json's quantization_config.")
+    return str(algos.get(str(config["quant_algo"]), algos["other"]))
 
 
 def _check_activation(changes: Row, method: str, asked: Asked) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from quantplan.oracle.worker.device import SM_COUNT
 from quantplan.oracle.worker.modules import imported
@@ -103,11 +103,16 @@ def _computed(path: str, tensors: list[Any], given: tuple[Any, ...], named: Mapp
     return first.contiguous()
 
 
-class ScalarType:
-    """A number format as sgl_kernel names it; its `size_bits` are read."""
+class ScalarType(NamedTuple):
+    """A number format as sgl_kernel names it; its `size_bits` are read, and copies are equal."""
 
-    def __init__(self, name: str, bits: int) -> None:
-        self.name, self.size_bits, self.id = name, bits, sum(map(ord, name))
+    name: str
+    size_bits: int
+
+    @property
+    def id(self) -> int:
+        """Return a number of its own."""
+        return sum(map(ord, self.name))
 
     def __str__(self) -> str:
         return self.name

@@ -1,0 +1,79 @@
+"""What `quantplan verify --engine sglang` found of methods and flags: answers of SGLang 0.5.23 to
+generated cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from quantplan.tables.errors import NotKnownError
+
+from quantplan import explain
+from quantplan.oracle.grid_models import grid_models
+
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+PACKED = {"targets": ["Linear"], "weights": INT4, "format": "pack-quantized"}
+MXFP8 = {"quant_method": "mxfp8", "activation_scheme": "dynamic", "weight_block_size": [1, 32]}
+NOT_MIXED = str(("For Fused MoE layers, only ", "pack-quantized ",
+                 "is supported for the following bits: ", "[4, 8]"))
+FP8_OF_CHANNELS = {"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}
+
+
+def ask(model: str, capability: int = 90, quant: Any = None, **options: Any) -> dict[str, Any]:
+    config = {**grid_models("sglang")[model][0], "quantization_config": quant}
+    return explain(config, engine="sglang", engine_version="0.5.23", capability=capability,
+                   **options).to_dict()
+
+
+@pytest.mark.parametrize("capability, backend, message", [
+    (90, "auto", NOT_MIXED),
+    (100, "flashinfer_trtllm", "For Fused MoE layers, only pack-quantized is supported for the "
+                               "mxint4"),
+])
+def test_experts_go_by_the_format_of_the_whole_checkpoint(
+    capability: int, backend: str, message: str
+) -> None:
+    quant = {"quant_method": "compressed-tensors", "format": "mixed-precision",
+             "config_groups": {"group_0": PACKED}, "ignore": ["lm_head", "re:.*mlp.gate$"]}
+    error = ask("Qwen3MoeForCausalLM", capability, quant, moe_backend=backend)["error"]
+    assert (error["type"], error["message"]) == ("ValueError", message)
+
+
+def test_online_mxfp4_leaves_most_of_qwen3_5_moe_alone() -> None:
+    error = ask("Qwen3_5MoeForConditionalGeneration", 110, quantization="quark_mxfp4")["error"]
+    assert (error["type"], error["message"], error["layer"]) == (
+        "NotImplementedError", "Online MXFP4 quantization for MoE layers requires an AMD ROCm "
+        "device with FP4 hardware support (gfx95x, e.g. MI355x).",
+        "model.language_model.layers.0.mlp.experts")
+
+
+@pytest.mark.parametrize("model, path", [
+    ("KimiK25ForConditionalGeneration", "language_model.model.layers.1.mlp.experts"),
+    ("Qwen3_5MoeForConditionalGeneration", "model.layers.0.mlp.experts"),
+])
+def test_what_fails_after_loading_is_named_as_the_model_has_it(model: str, path: str) -> None:
+    error = ask(model, 120, MXFP8)["error"]
+    assert (error["type"], error["layer"]) == ("RuntimeError", path)
+
+
+def test_mistral_large_3_is_served_in_bfloat16_whatever_was_asked() -> None:
+    """arg_groups/model_override_base.py:MODEL_OVERRIDES."""
+    found = ask("MistralLarge3ForCausalLM", 110, dtype="float16")
+    assert found["deployment"]["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("model", ["MistralLarge3ForCausalLM", "KimiK25ForConditionalGeneration"])
+def test_embeddings_of_latent_attention_models_ask_no_method(model: str) -> None:
+    """models/deepseek_v2.py:DeepseekV2Model builds its embedding without the config."""
+    assert ask(model, 100, {"quant_method": "mxfp4"})["error"]["type"] == "AssertionError"
+
+
+def test_nemotron_h_names_the_method_of_an_algorithm_that_none_serves() -> None:
+    error = ask("NemotronHForCausalLM", 90, FP8_OF_CHANNELS)["error"]
+    assert (error["type"], error["message"][:62]) == (
+        "ValueError", "ModelOptFp8Config only supports regular FP8 quantization, but ")
+
+
+def test_gpt_oss_without_flashinfer_is_not_known() -> None:
+    with pytest.raises(NotKnownError, match="experts_mxfp4"):
+        ask("GptOssForCausalLM", 103, {"quant_method": "mxfp4"}, libs={"flashinfer": False})
