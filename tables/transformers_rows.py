@@ -21,6 +21,7 @@ TRANSFORMERS_DOCUMENT: Row = {
                              of=Field("text", "a field")),
         "equals": Field("list", "it is the product of these", required=False,
                         of=Field("text", "a field")),
+        "zero": Field("flag", "it is zero, or false", required=False),
         "says": Field("text", "the refusal; {product} and {other} are the two"),
         "source": Field("text", "file:symbol of the package"),
     }),

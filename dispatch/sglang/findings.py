@@ -125,14 +125,16 @@ def _failing(layers: tuple[Layer, ...]) -> Iterator[Finding]:
 def _cannot_run(table: Table, gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:
     """Yield what chosen operators ask of the device only when they run."""
     for row in table["forwards"]:
-        hit = next((x for x in layers if x.kernel == row["kernel"]
-                    and x.mode in row.get("modes", (x.mode,))), None)
-        check = hit and evaluate(row["runs"], {"gpu.capability": gpu.capability}, row["kernel"],
-                                 row["source"])
-        if hit and check and check.verdict == FAIL:
-            yield Finding("first forward", "error", "kernel-cannot-run",
-                          f"{row['kernel']} is selected for {hit.path}, but its first forward "
-                          f"fails: {check.says}", row["hint"], check.source)
+        for layer in layers:
+            if layer.kernel != row["kernel"] or layer.mode not in row.get("modes", (layer.mode,)):
+                continue
+            check = evaluate(row["runs"], {"gpu.capability": gpu.capability, "layer.k": layer.k,
+                                           "layer.n": layer.n}, row["kernel"], row["source"])
+            if check and check.verdict == FAIL:
+                yield Finding("first forward", "error", "kernel-cannot-run",
+                              f"{row['kernel']} is selected for {layer.path}, but its first "
+                              f"forward fails: {check.says}", row["hint"], check.source)
+                break
 
 
 def _plain_experts(told: Told) -> Iterator[Finding]:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from quantplan.dispatch.environment import check_known
-from quantplan.dispatch.facts import Deployment
+from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.sglang.context import Table
+from quantplan.dispatch.sglang.models import built, model_row
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 
@@ -36,8 +37,16 @@ def check_flags(table: Table, deployment: Deployment) -> None:
             (deployment.fp4_gemm_backend, "--fp4-gemm-backend", table["fp4_backends"]),
             (deployment.moe_backend, "--moe-backend", table["moe_backends"])):
         _check_name(flag, asked, rows)
-    if table["moe_backends"][deployment.moe_backend].get("not_known"):
-        raise NotKnownError(f"SGLang with --moe-backend {deployment.moe_backend}",
+
+
+def check_runner(table: Table, checkpoint: Checkpoint, asked: str) -> None:
+    """Raise NotKnownError for a --moe-backend that is not in the table, where the model has routed
+    experts: for others the flag decides nothing."""
+    if not table["moe_backends"][asked].get("not_known"):
+        return
+    row = model_row(table, checkpoint)
+    if not row or any(module.kind == "experts" for module in built(checkpoint, row).modules):
+        raise NotKnownError(f"SGLang with --moe-backend {asked}",
                             hint="What runs then is not in the table yet.")
 
 

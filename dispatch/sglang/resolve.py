@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from quantplan.dispatch.config_laws import check_laws
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.model_types import HUB, check_type
 from quantplan.dispatch.sglang.attention import server_attention
@@ -21,7 +22,7 @@ from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
 from quantplan.dispatch.sglang.ends import check_ends
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import TYPED, Told, findings
-from quantplan.dispatch.sglang.flags import check_flags, renamed
+from quantplan.dispatch.sglang.flags import check_flags, check_runner, renamed
 from quantplan.dispatch.sglang.mamba import check_ranks
 from quantplan.dispatch.sglang.models import (
     built,
@@ -66,7 +67,9 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     attends: Attended | None = None
     try:
         hub = "<hub>" if checkpoint.origin == "mapping" else HUB  # as <model> stands for its folder
+        check_runner(table, checkpoint, deployment.moe_backend)
         check_type(table, checkpoint, deployment, ("ValueError", CONFIGS, hub))
+        check_laws(table, checkpoint)
         check_even(table, checkpoint)
         named = name_method(table, checkpoint, deployment.quantization, gpu.capability)
         method = Method(named.checkpoint, deployment.quantization, named.resolved,

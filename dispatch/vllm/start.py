@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+from quantplan.dispatch.config_laws import check_laws
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.model_types import HUB, check_type, knows_type, names_code
-from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.trace import Finding, refuse
 from quantplan.dispatch.vllm.context import Context, Table
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.near_names import did_you_mean, near_names
-from quantplan.tables.transformers_rows import (
-    transformers_classes,
-    transformers_laws,
-)
+from quantplan.tables.transformers_rows import transformers_classes
 
 CONFIG_SOURCE = "transformers_utils/config.py:get_config"
 
@@ -26,7 +21,7 @@ def check_start(table: Table, checkpoint: Checkpoint, deployment: Deployment) ->
     """Refuse a model type that neither the engine nor Transformers knows, code that is not trusted,
     and architectures that left the engine."""
     check_type(table, checkpoint, deployment, ("ValidationError", CONFIG_SOURCE, HUB))
-    _check_laws(table, checkpoint)
+    check_laws(table, checkpoint)
     named = checkpoint.config.get("architectures") or ()
     if named and architecture(table, named) is None:
         _refuse_architectures(table, named)
@@ -72,34 +67,6 @@ def _near_classes(named: Sequence[str], known: Iterable[str]) -> list[str]:
             for name in stems[name]]
     endings = [name.partition("For")[2] for name in named]
     return sorted(near, key=lambda name: name.partition("For")[2] not in endings)[:4]
-
-
-def _check_laws(table: Table, checkpoint: Checkpoint) -> None:
-    """Refuse fields that the config class of their model type refuses."""
-    root = checkpoint.config
-    for row in transformers_laws(table["model_types"]["transformers"]):
-        for config in (root.get("text_config"), root):
-            if isinstance(config, Mapping) and config.get("model_type") in row["model_types"]:
-                _check_law(row, config)
-
-
-def _check_law(row: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    others = row.get("multiple_of") or row["equals"]
-    product, other = _product(config, row["product"]), _product(config, others)
-    if product is None or other is None:
-        return
-    if (other and product % other) if "multiple_of" in row else product != other:
-        text = fill(row["says"], {"product": product, "other": other})
-        raise refuse("config fields", "StrictDataclassClassValidationError",
-                     f"Class validation error for validator 'validate_architecture':\n    "
-                     f"ValueError: {text}", None, row["source"],
-                     hint=f"config.json: {', '.join((*row['product'], *others))}.")
-
-
-def _product(config: Mapping[str, Any], names: Sequence[str]) -> int | None:
-    """Return the product of fields, None where the config leaves one out."""
-    sizes = [value for value in map(config.get, names) if isinstance(value, int)]
-    return prod(sizes) if len(sizes) == len(names) else None
 
 
 def code_findings(context: Context) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ UNTOLD = frozenset({"mode", "family", "attn_backend", "kernel_backend"})
 """Fields that the engine does not always tell: none is no answer."""
 
 
+FORWARD = "first forward"
 FLAT_BRACES = re.compile(r"(?<={)'[^'{}]*'[^{}]*(?=})")
 
 
@@ -112,6 +113,8 @@ def _layer_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
                        ) -> Iterator[tuple[int | None, Difference]]:
     mine = {row["path"].replace("*", str(index), 1): row for row in ours["layers"]
             for index in row["indices"] or [""]}
+    fails = any(finding["stage"] == FORWARD and finding["severity"] == "error"
+                for finding in ours["findings"])
     for its in engines["layers"]:
         path, index = starred(its["path"])
         row = mine.pop(its["path"], None)
@@ -119,7 +122,8 @@ def _layer_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
             yield index, Difference(path, "layer", None, its["module"])
             continue
         for difference in row_differences(path, row, its):
-            yield index, difference
+            if not (fails and difference.field == FORWARD):  # it ends at the layer that is told
+                yield index, difference
     for concrete, row in mine.items():
         path, index = starred(concrete)
         yield index, Difference(path, "layer", row["module"], None)
@@ -145,7 +149,7 @@ def row_differences(path: str, ours: Mapping[str, Any], engines: Mapping[str, An
         if field in engines and mine != its and not (its is None and field in UNTOLD):
             yield Difference(path, field, mine, its, *_our_reason(ours))
     if engines.get("forward_error") and not ours["findings"]:
-        yield Difference(path, "first forward", None, engines["forward_error"])
+        yield Difference(path, FORWARD, None, engines["forward_error"])
     experts = list(_experts(path, ours.get("experts") or {}, engines.get("experts") or {}))
     yield from experts or _choice(path, ours, engines)
 

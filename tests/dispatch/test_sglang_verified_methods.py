@@ -77,3 +77,30 @@ def test_nemotron_h_names_the_method_of_an_algorithm_that_none_serves() -> None:
 def test_gpt_oss_without_flashinfer_is_not_known() -> None:
     with pytest.raises(NotKnownError, match="experts_mxfp4"):
         ask("GptOssForCausalLM", 103, {"quant_method": "mxfp4"}, libs={"flashinfer": False})
+
+
+@pytest.mark.parametrize("backend", ["aiter", "hpc_ops", "megamoe", "humming", "lora_triton"])
+def test_runners_decide_nothing_without_routed_experts(backend: str) -> None:
+    found = ask("LlamaForCausalLM", 100, moe_backend=backend)
+    assert found["outcome"] == "ok"
+    with pytest.raises(NotKnownError, match=f"--moe-backend {backend}"):
+        ask("Qwen3MoeForCausalLM", 100, moe_backend=backend)
+
+
+def test_dbrx_with_a_tied_head_is_refused_by_its_config_class() -> None:
+    config = {**grid_models("sglang")["DbrxForCausalLM"][0], "tie_word_embeddings": True}
+    error = explain(config, engine="sglang", capability=100).to_dict()["error"]
+    assert (error["type"], error["message"]) == (
+        "StrictDataclassClassValidationError", "Class validation error for validator "
+        "'validate_architecture':\n    ValueError: tie_word_embeddings is not supported for DBRX "
+        "models.")
+
+
+def test_fp8_products_of_torch_take_whole_pieces_of_16_inputs() -> None:
+    config = {**grid_models("sglang")["MistralForCausalLM"][0], "intermediate_size": 1000,
+              "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}}
+    found = explain(config, engine="sglang", engine_version="0.5.23", capability=120).to_dict()
+    told = next(f for f in found["findings"] if f["id"] == "kernel-cannot-run")
+    assert told["message"] == (
+        "torch._scaled_mm is selected for model.layers.0.mlp.down_proj, but its first forward "
+        "fails: Expected trailing dimension of mat1 to be divisible by 16")
