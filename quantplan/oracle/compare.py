@@ -114,7 +114,7 @@ def _layer_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
     mine = {row["path"].replace("*", str(index), 1): row for row in ours["layers"]
             for index in row["indices"] or [""]}
     fails = any(finding["stage"] == FORWARD and finding["severity"] == "error"
-                for finding in ours["findings"])
+                for finding in ours.get("findings", ()))
     for its in engines["layers"]:
         path, index = starred(its["path"])
         row = mine.pop(its["path"], None)
