@@ -17,6 +17,7 @@ from quantplan.tables.sglang_attention_laws import (
 Engine = Mapping[str, Any]
 FACTS = frozenset({
     "gpu.capability", "gpu.family", "gpu.capability_text", "dtype.model", "layer.n", "layer.k",
+    "gpu.name", "layer.nk",
     "layer.n_full", "layer.k_full", "fp8.serialized", "fp8.act", "fp8.backend", "fp8.block",
     "fp8.block_k", "fp8.scale_format", "fp4.backend", "fp8.mxfp8_view", "mxfp8.deep_gemm_tiles",
     "quant.group_size", "nvfp4.swiglu",

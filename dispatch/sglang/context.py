@@ -49,11 +49,11 @@ class Site(NamedTuple):
         return self if known == self.path else self._replace(path=known)
 
     @property
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> dict[str, Any]:
         """Return the layer's sizes as facts."""
         cut = self.shard
         return {"layer.n": cut.n, "layer.k": cut.k, "layer.n_full": cut.n_full,
-                "layer.k_full": cut.k_full}
+                "layer.k_full": cut.k_full, "layer.nk": f"{cut.n}/{cut.k}"}
 
 
 class Assignment(NamedTuple):
@@ -88,7 +88,7 @@ def base_facts(
     """
     facts = {
         "gpu.capability": gpu.capability, "gpu.family": capability_family(gpu.capability),
-        "gpu.capability_text": gpu.capability_text, "dtype.model": dtype,
+        "gpu.capability_text": gpu.capability_text, "gpu.name": gpu.name, "dtype.model": dtype,
         "fp8.backend": fp8_backend(table, gpu, deployment.fp8_gemm_backend),
         "moe.backend": moe_backend,
         **library_facts(table["libraries"], deployment),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from quantplan.tables.errors import NotKnownError
 
-from tests.dispatch.test_sglang_nvfp4 import QKV, ask
+from quantplan import explain
+from tests.dispatch.test_sglang_deepseek_v4 import V4
+from tests.dispatch.test_sglang_nvfp4 import LLAMA, QKV, ask
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 BLOCK = {**FP8, "weight_block_size": [128, 128]}
@@ -68,3 +70,23 @@ def test_a_nested_modelopt_config_of_config_json_is_flat_but_for_its_algorithm(
     layers = {layer["path"]: layer for layer in found["layers"]}
     assert layers[path]["method"] == method
     assert found["kv_cache"]["resolved"] == "bfloat16"
+
+
+@pytest.mark.parametrize("gpu, env, kernels", [
+    ("l40s", {}, ["triton_scaled_mm", "triton_scaled_mm", CUTLASS]),
+    ("l40s", {"SGLANG_ENABLE_FP8_GEMM_CONFIG_TUNE": "0"}, [CUTLASS] * 3),
+    ("l40", {}, [CUTLASS] * 3),
+])
+def test_tuned_tiles_of_a_product(gpu: str, env: dict[str, str], kernels: list[str]) -> None:
+    """kernels/ops/gemm/configs/ has per-channel tiles of L40S for these sizes of an 8B model, and
+    none of 28672 x 4096 (fp8_kernel.py:get_w8a8_channelwise_fp8_configs)."""
+    config = {**LLAMA, "quantization_config": FP8}
+    found = explain(config, engine="sglang", engine_version="0.5.22", gpu=gpu, env=env).to_dict()
+    assert [layer["kernel"] for layer in found["layers"] if layer["method"] == "Fp8LinearMethod"
+            and "down_proj" not in layer["path"]] == kernels
+
+
+def test_what_the_class_of_deepseek_v4_builds_otherwise_is_not_known() -> None:
+    config = {**V4, "model_type": "deepseek_v41"}
+    with pytest.raises(NotKnownError, match=r"DeepSeek V4\.1"):
+        explain(config, engine="sglang", capability=100)
