@@ -10,10 +10,10 @@ from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquant
 from quantplan.dispatch.sglang.experts import Experts, check_backend_is_auto
 from quantplan.dispatch.sglang.fields import Config, given, need, whole
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.errors import CheckpointError
 
 SOURCE = "layers/quantization/gptq/gptq.py:GPTQMarlinConfig"
 EXPERTS = "hardware_backend/gpu/quantization/gptq_kernels.py:GPTQMarlinMoEKernel.create_moe_runner"
+DYNAMIC = "layers/quantization/utils.py:get_dynamic_override"
 TYPES = ((4, True), (8, True))
 """(bits, sym) that GPTQMarlinConfig.TYPE_MAP has."""
 PLAIN = "layers/quantization/gptq/schemes/gptq_linear.py:GPTQLinearScheme"
@@ -31,7 +31,7 @@ class GptqFields(NamedTuple):
     group_size: int
     desc_act: bool
     lm_head: bool
-    dynamic: Mapping[str, Mapping[str, Any]]
+    dynamic: Mapping[str, Any]
 
 
 def read(config: Config | None, context: Context) -> GptqFields:
@@ -44,14 +44,20 @@ def read(config: Config | None, context: Context) -> GptqFields:
 def read_plain(config: Config | None) -> GptqFields:
     """Return the fields of a checkpoint that Marlin may not serve."""
     assert config is not None, "the class asks for a file first"
-    dynamic = given(config, "dynamic", default={}) or {}
+    dynamic = given(config, "dynamic")
+    dynamic = {} if dynamic is None else dynamic
     if not isinstance(dynamic, Mapping):
-        raise CheckpointError("quantization config: dynamic", wanted="an object",
-                              found=repr(dynamic)[:60])
+        raise _no_object(dynamic, "items")
     bits, group_size, desc_act, sym = (
         need(config, key) for key in ("bits", "group_size", "desc_act", "sym"))
     return GptqFields(bits, sym, whole(group_size, "group_size"), bool(desc_act),
                       bool(given(config, "lm_head", default=False)), dynamic)
+
+
+def _no_object(value: Any, asked: str, path: str | None = None) -> Exception:
+    return refuse("layer assignment", "AttributeError", f"{type(value).__name__!r} object has no "
+                  f"attribute {asked!r}", path, DYNAMIC,
+                  hint="quantization_config: dynamic holds patterns, and an object for each.")
 
 
 def _check_type(bits: Any, sym: Any, path: str | None = None) -> None:
@@ -124,8 +130,12 @@ def experts(fields: GptqFields, context: Context, site: Site, held: Experts) -> 
 
 def _rule(fields: GptqFields, path: str) -> Mapping[str, Any] | None:
     """Return what the first rule of `dynamic` that fits changes, None where it leaves the layer
-    alone (layers/quantization/utils.py:get_dynamic_override)."""
+    alone (get_dynamic_override)."""
     for pattern, changes in fields.dynamic.items():
         if search(pattern.removeprefix("-:").removeprefix("+:"), path):
-            return None if pattern.startswith("-:") else changes
+            if pattern.startswith("-:"):
+                return None
+            if not isinstance(changes, Mapping):
+                raise _no_object(changes, "get", path)
+            return changes
     return {}

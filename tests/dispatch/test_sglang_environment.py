@@ -90,3 +90,14 @@ def test_what_the_class_of_deepseek_v4_builds_otherwise_is_not_known() -> None:
     config = {**V4, "model_type": "deepseek_v41"}
     with pytest.raises(NotKnownError, match=r"DeepSeek V4\.1"):
         explain(config, engine="sglang", capability=100)
+
+
+@pytest.mark.parametrize("dynamic, words", [
+    ([], "'list' object has no attribute 'items'"),
+    ({"+:.*down_proj": None}, "'NoneType' object has no attribute 'get'"),
+])
+def test_rules_of_gptq_that_are_no_objects(dynamic: Any, words: str) -> None:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True,
+              "dynamic": dynamic}
+    error = ask(config, 90)["error"]
+    assert (error["type"], error["message"]) == ("AttributeError", words)
