@@ -55,6 +55,19 @@ def test_the_words_of_the_refusal(row: str, message: str) -> None:
     assert ask(named(f"{MODEL}|{row}"))["error"]["message"] == message
 
 
+@pytest.mark.parametrize("capability", [90, 100])
+def test_cutlass_has_whole_experts_only(capability: int) -> None:
+    """The engine's own answer to --quantization fp8 --moe-runner-backend cutlass on two ranks with
+    expert parallelism."""
+    config = named(f"{MODEL}|fp8_block|sm90")["case"]["config"]
+    asked = {"engine": "sglang", "engine_version": "0.5.22", "capability": capability, "tp": 2,
+             "quantization": "fp8", "moe_backend": "cutlass"}
+    error = explain(config, enable_expert_parallel=True, **asked).to_dict()["error"]
+    assert (error["type"], error["message"]) == (
+        "AssertionError", "FP8/MXFP8 Cutlass MoE is only supported with ep_size == 1")
+    assert explain(config, **asked).to_dict()["outcome"] == "ok"
+
+
 @pytest.mark.parametrize("row, shared", [
     ("awq_g128|sm75|tp_size=8", True),
     ("cli_fp8|sm90|tp_size=8", False),
