@@ -12,6 +12,7 @@ from quantplan.dispatch.sglang.expert_formats import MXFP4
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.fp4_experts import packed_experts
+from quantplan.dispatch.sglang.gptq import odd_scales
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
 from quantplan.dispatch.sglang.modelopt import is_excluded
 from quantplan.dispatch.sglang.nvfp4_experts import nvfp4_experts
@@ -142,7 +143,16 @@ def linear(fields: Fp8Fields, context: Context, site: Site) -> Assignment:
     if fields.act != "dynamic":
         raise refuse("layer assignment", "AssertionError", "", site.path, SHAPES,
                      hint="Block scales go with activation_scheme dynamic.")
-    return Assignment("Fp8LinearMethod", None, "fp8_block", facts)
+    kernel = chosen(context, "fp8_block", {**site.facts, **facts}).text("kernel")
+    return Assignment("Fp8LinearMethod", None, "fp8_block", facts,
+                      refusal=unfit_block(fields.block, site) if kernel == MARLIN else None)
+
+
+def unfit_block(block: tuple[int, int], site: Site) -> Exception | None:
+    """Return the refusal of block scales that Marlin cannot order once they are groups of input
+    features (layers/quantization/marlin_utils_fp8.py:prepare_fp8_layer_for_marlin)."""
+    cut, size = site.shard, block[1]
+    return odd_scales(-(-cut.k // size) * cut.n, size < cut.k, site)
 
 
 def experts(fields: Fp8Fields, context: Context, site: Site, held: Experts) -> Assignment | None:

@@ -112,13 +112,19 @@ def bad_scales(group_size: int, desc_act: bool, site: Site) -> Exception | None:
     cut, size = site.shard, site.shard.k_full if group_size == -1 else group_size
     repeated = cut.k_full != cut.k and (desc_act or group_size == -1)
     scales = (cut.k_full if repeated else cut.k) // size * cut.n
-    row = SCALES if group_size != -1 and group_size < cut.k else SINGLE_SCALES
+    return odd_scales(scales, group_size != -1 and group_size < cut.k, site)
+
+
+def odd_scales(scales: int, grouped: bool, site: Site) -> Exception | None:
+    """Return the refusal of this many scales, which are of groups of input features or of whole
+    columns, where they do not fill rows of Marlin's order."""
+    row = SCALES if grouped else SINGLE_SCALES
     if scales % row == 0:
         return None
     return refuse("weight loading", "RuntimeError",
                   f"shape '[-1, {row}]' is invalid for input of size {scales}", site.path,
                   "layers/quantization/marlin_utils.py:marlin_permute_scales",
-                  hint=f"A rank's {cut.n} output features have to be whole tiles of {row}.")
+                  hint=f"A rank's {site.shard.n} output features have to be whole tiles of {row}.")
 
 
 def experts(fields: GptqFields, context: Context, site: Site, held: Experts) -> Assignment | None:

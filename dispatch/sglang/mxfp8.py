@@ -10,6 +10,7 @@ from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config
 from quantplan.dispatch.sglang.fp8 import Fp8Fields, kv_algo
 from quantplan.dispatch.sglang.ignore import is_skipped
+from quantplan.dispatch.sglang.operators import chosen
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
 
@@ -50,8 +51,10 @@ def linear(context: Context, site: Site) -> Assignment:
         "weight loading", "RuntimeError", "--fp8-gemm-backend=deep_gemm cannot serve MXFP8 weight "
         f"shape ({n}, {k}) (needs N % 64 == 0 and K % 128 == 0), and this device has no FlashInfer "
         "MXFP8 fallback kernel.", site.path, SCALES, hint="Choose another tensor parallel size.")
-    return Assignment("Fp8LinearMethod", None, "mxfp8", {"mxfp8.deep_gemm_tiles": tiles},
-                      refusal=refusal)
+    facts = {"mxfp8.deep_gemm_tiles": tiles}
+    if chosen(context, "mxfp8", {**site.facts, **facts}).text("kernel") == fp8.MARLIN:
+        refusal = fp8.unfit_block(BLOCK, site)
+    return Assignment("Fp8LinearMethod", None, "mxfp8", facts, refusal=refusal)
 
 
 def _on_deep_gemm_alone(context: Context) -> bool:

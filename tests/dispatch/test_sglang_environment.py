@@ -101,3 +101,16 @@ def test_rules_of_gptq_that_are_no_objects(dynamic: Any, words: str) -> None:
               "dynamic": dynamic}
     error = ask(config, 90)["error"]
     assert (error["type"], error["message"]) == ("AttributeError", words)
+
+
+@pytest.mark.parametrize("n, block, words", [
+    (1000, [1, 128], "shape '[-1, 64]' is invalid for input of size 148000"),
+    (4096, [128, 128], None),
+])
+def test_scales_of_blocks_that_marlin_cannot_order(
+    n: int, block: list[int], words: str | None
+) -> None:
+    """down_proj has `n` output features, and 18944 input features in groups of block[1]."""
+    sizes = {"hidden_size": n, "intermediate_size": 18944, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128}
+    error = ask({**FP8, "weight_block_size": block}, 80, sizes=sizes)["error"]
+    assert (error and error["message"]) == words

@@ -59,7 +59,7 @@ def test_the_words_of_the_refusal(row: str, message: str) -> None:
 def test_cutlass_has_whole_experts_only(capability: int) -> None:
     """The engine's own answer to --quantization fp8 --moe-runner-backend cutlass on two ranks with
     expert parallelism."""
-    config = named(f"{MODEL}|fp8_block|sm90")["case"]["config"]
+    config = named(f"{MODEL}|fp8_block|sm80")["case"]["config"]
     asked = {"engine": "sglang", "engine_version": "0.5.22", "capability": capability, "tp": 2,
              "quantization": "fp8", "moe_backend": "cutlass"}
     error = explain(config, enable_expert_parallel=True, **asked).to_dict()["error"]
