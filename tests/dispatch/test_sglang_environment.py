@@ -111,6 +111,7 @@ def test_scales_of_blocks_that_marlin_cannot_order(
     n: int, block: list[int], words: str | None
 ) -> None:
     """down_proj has `n` output features, and 18944 input features in groups of block[1]."""
-    sizes = {"hidden_size": n, "intermediate_size": 18944, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128}
+    sizes = {"hidden_size": n, "intermediate_size": 18944, "num_attention_heads": 8,
+             "num_key_value_heads": 8, "head_dim": 128}
     error = ask({**FP8, "weight_block_size": block}, 80, sizes=sizes)["error"]
     assert (error and error["message"]) == words
