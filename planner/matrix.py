@@ -67,7 +67,8 @@ def make_matrix(
 
 
 READS = {"vllm": ("capability", "origin"), "sglang": ("capability", "origin", "memory_bytes")}
-"""Engine -> facts of a GPU that decide a cell; its name does where a reason has it."""
+"""Engine -> facts of a GPU that decide a cell; its name does where a reason has it, or an
+operator asks for it."""
 
 
 def _row(
@@ -75,12 +76,22 @@ def _row(
 ) -> Iterator[Cell]:
     """Yield one engine version's cells; GPUs that it does not tell apart share an answer."""
     known: dict[tuple[object, ...], Cell] = {}
+    products = {*_products(table)}
     for gpu in gpus:
-        key = tuple(getattr(gpu, name) for name in READS[table["engine"]])
+        key = (gpu.name in products and gpu.name,
+               *(getattr(gpu, name) for name in READS[table["engine"]]))
         cell = known.get(key)
         if cell is None or cell.gpu.name in (cell.reason or ""):
             cell = known[key] = _cell(answer(checkpoint, table, gpu, deployment))
         yield cell._replace(gpu=gpu)
+
+
+def _products(table: Table) -> Iterator[str]:
+    """Yield the GPUs by whose name an operator is chosen."""
+    for part in table.get("operators", {}).values():
+        for row in part["operators"]:
+            yield from (need["equals"] for need in row.get("requires", ())
+                        if need["fact"] == "gpu.name")
 
 
 def _cell(found: Answer) -> Cell:

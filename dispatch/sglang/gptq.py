@@ -75,10 +75,10 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
     rule = _rule(fields, site.path)
     if rule is None:
         return None if head else unquantized("a rule of dynamic leaves it alone")
-    bits, sym = rule.get("bits", fields.bits), rule.get("sym", fields.sym)
+    bits, sym = _over(rule, "bits", int, fields.bits), _over(rule, "sym", bool, fields.sym)
     _check_type(bits, sym, site.path)
-    group_size = whole(rule.get("group_size", fields.group_size), "group_size")
-    desc_act = bool(rule.get("desc_act", fields.desc_act))
+    group_size = _over(rule, "group_size", int, fields.group_size)
+    desc_act = _over(rule, "desc_act", bool, fields.desc_act)
     return Assignment("GPTQMarlinLinearMethod", "GPTQMarlinLinearScheme", f"marlin_w{bits}",
                       refusal=bad_scales(group_size, desc_act, site))
 
@@ -104,6 +104,13 @@ def removed_kernel(site: Site) -> Exception:
                   "removed. Use quantization='gptq_marlin' (or a Marlin-compatible checkpoint) "
                   "instead.", site.path, PLAIN,
                   hint="Marlin serves 4 or 8 bits, symmetric, in groups of 32, 64, 128 or -1.")
+
+
+def _over(rule: Mapping[str, Any], key: str, wanted: type, own: Any) -> Any:
+    """Return what a rule of `dynamic` changes a field to: values of other types change nothing
+    (layers/quantization/utils.py:override_config)."""
+    value = rule.get(key)
+    return value if isinstance(value, wanted) else own
 
 
 def bad_scales(group_size: int, desc_act: bool, site: Site) -> Exception | None:

@@ -115,3 +115,10 @@ def test_scales_of_blocks_that_marlin_cannot_order(
              "num_key_value_heads": 8, "head_dim": 128}
     error = ask({**FP8, "weight_block_size": block}, 80, sizes=sizes)["error"]
     assert (error and error["message"]) == words
+
+
+def test_a_rule_of_gptq_changes_nothing_with_a_value_of_another_type() -> None:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True,
+              "dynamic": {"+:.*down_proj": {"bits": None}}}
+    modes = {layer["mode"] for layer in ask(config, 90)["layers"] if layer["path"] != "lm_head"}
+    assert modes == {None, "W4A16"}
