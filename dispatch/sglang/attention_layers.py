@@ -32,14 +32,16 @@ class Attended(NamedTuple):
 def attended(context: Context, attention: Attention, serving: Serving) -> Attended:
     """Return what attention layers have."""
     table, deployment = context.table, context.deployment
-    dtype = kv_dtype(table, attention.kv_dtype, context.dtype, serving.kv_algo)
+    # The cache's dtype follows the config of a model class that keeps it.
+    algo = None if attention.facts["model.keeps_no_config"] else serving.kv_algo
+    dtype = kv_dtype(table, attention.kv_dtype, context.dtype, algo)
     rows = table["attention"]
     encoders = {name: _encoder(rows, found, deployment, attention)
                 for name, found in rows["encoders"].items()}
     method = None if attention.facts["model.bare_attention"] else serving.kv_method
     facts = {**attention.facts, "kv.dtype": dtype, "kv.method": method or UNSET,
              "kv.would": serving.kv_method or UNSET,
-             "kv.algo": str(serving.kv_algo).upper(), "kv.requested": deployment.kv_cache_dtype}
+             "kv.algo": str(algo).upper(), "kv.requested": deployment.kv_cache_dtype}
     return Attended(attention, dtype, method, encoders, facts)
 
 

@@ -167,7 +167,7 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
 def fused_experts(row: Mapping[str, Any], checkpoint: Checkpoint) -> int:
     """Return how many routed experts the shared ones of a layer become where they are fused."""
     return 1 if "equal" in row["shared_fused"] else int(
-        checkpoint.text_config["n_shared_experts"])
+        checkpoint.text_config.get("n_shared_experts", 1) or 0)
 
 
 def fuses_shared_experts(

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from quantplan.reports.explain_view import EXPERT
+
 TOLD_BY_SOME = ("act", "fused", "kernel_backend", "moe_runner_backend")
 """Fields of a layer that are compared where the engine's worker tells them."""
 
@@ -113,11 +115,14 @@ def _layer_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
                        ) -> Iterator[tuple[int | None, Difference]]:
     mine = {row["path"].replace("*", str(index), 1): row for row in ours["layers"]
             for index in row["indices"] or [""]}
+    asked: set[str] = set()
     fails = any(finding["stage"] == FORWARD and finding["severity"] == "error"
                 for finding in ours.get("findings", ()))
     for its in engines["layers"]:
         path, index = starred(its["path"])
-        row = mine.pop(its["path"], None)
+        key = its["path"] if its["path"] in mine else EXPERT.sub("*", its["path"])
+        row = mine.get(key)
+        asked.add(key)
         if row is None:
             yield index, Difference(path, "layer", None, its["module"])
             continue
@@ -125,6 +130,8 @@ def _layer_differences(ours: Mapping[str, Any], engines: Mapping[str, Any]
             if not (fails and difference.field == FORWARD):  # it ends at the layer that is told
                 yield index, difference
     for concrete, row in mine.items():
+        if concrete in asked:
+            continue
         path, index = starred(concrete)
         yield index, Difference(path, "layer", row["module"], None)
 

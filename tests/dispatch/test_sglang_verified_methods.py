@@ -104,3 +104,20 @@ def test_fp8_products_of_torch_take_whole_pieces_of_16_inputs() -> None:
     assert told["message"] == (
         "torch._scaled_mm is selected for model.layers.0.mlp.down_proj, but its first forward "
         "fails: Expected trailing dimension of mat1 to be divisible by 16")
+
+
+@pytest.mark.parametrize("model, dtype", [
+    ("Starcoder2ForCausalLM", "bfloat16"), ("OlmoForCausalLM", "bfloat16"),
+    ("LlamaForCausalLM", "float8_e4m3fn"),
+])
+def test_the_cache_follows_the_config_of_a_class_that_keeps_it(model: str, dtype: str) -> None:
+    """mem_cache/kv_cache_dtype.py:configure_kv_cache_dtype asks the model for its quant_config."""
+    quant = {"quant_method": "modelopt", "quant_algo": "FP8",
+             "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}}
+    assert ask(model, 90, quant)["kv_cache"]["resolved"] == dtype
+
+
+def test_shared_experts_that_the_config_does_not_count() -> None:
+    config = {key: value for key, value in grid_models("sglang")["Glm4MoeForCausalLM"][0].items()
+              if key != "n_shared_experts"}
+    assert explain(config, engine="sglang", capability=90).to_dict()["outcome"] == "ok"
