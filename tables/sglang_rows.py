@@ -350,6 +350,7 @@ SGLANG_DOCUMENT: Row = {
         "fp8_asserts": Field("list", "what Fp8MoEMethod asserts when it is made; the first that "
                              "fails ends the start", required=False, of=REQUIREMENT),
         "not_known": Field("flag", "what it does is not in the table", required=False),
+        "decides_always": Field("flag", "for models without routed experts too", required=False),
     }),
     "moe_backends_source": Field("text", "engine file:symbol"),
     "moe_backend_rewrites": Field("list", "--moe-runner-backend under some --quantization values",

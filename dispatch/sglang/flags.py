@@ -41,11 +41,13 @@ def check_flags(table: Table, deployment: Deployment) -> None:
 
 def check_runner(table: Table, checkpoint: Checkpoint, asked: str) -> None:
     """Raise NotKnownError for a --moe-backend that is not in the table, where the model has routed
-    experts: for others the flag decides nothing."""
-    if not table["moe_backends"][asked].get("not_known"):
+    experts: for others the flag decides nothing, but where its row says so."""
+    backend = table["moe_backends"][asked]
+    if not backend.get("not_known"):
         return
     row = model_row(table, checkpoint)
-    if not row or any(module.kind == "experts" for module in built(checkpoint, row).modules):
+    if backend.get("decides_always") or not row or any(
+            module.kind == "experts" for module in built(checkpoint, row).modules):
         raise NotKnownError(f"SGLang with --moe-backend {asked}",
                             hint="What runs then is not in the table yet.")
 
