@@ -11,12 +11,15 @@ from quantplan.reports.naming import ENGINE_NAMES
 LONGEST = 400
 """Characters of one value that are shown; the JSON has all."""
 
+COMPARED = ("agree", "refused", "explained", "disagree")
+"""Statuses of cases that both sides answered."""
+
 MOST_REASONS = 20
 MOST_DIFFERENCES = 6
 """Differences of one case that are shown: one cause often changes every layer."""
 
-WORDS = {"agree": "agree", "refused": "both refuse", "disagree": "disagree",
-         "gap": "not known here", "untold": "could not tell"}
+WORDS = {"agree": "agree", "refused": "both refuse", "explained": "explained",
+         "disagree": "disagree", "gap": "not known here", "untold": "could not tell"}
 """Status of a case -> the heading of its column."""
 
 
@@ -26,13 +29,15 @@ def verify_text(found: Mapping[str, Any]) -> str:
     parts += [_disagreement(row) for row in found["disagreements"]]
     parts += [_reasons("not known here, and why", found["gaps"]),
               _reasons("both refuse; ours is no answer but a refused question", found["refused"]),
+              _reasons("explained: a finding of ours says what the engine answers",
+                       found["explained"]),
               _reasons("could not tell: the engine's own answer is missing", found["untold"])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _verdict(found: Mapping[str, Any]) -> str:
     engine, totals = found["engine"], found["totals"]
-    compared = totals["agree"] + totals["refused"] + totals["disagree"]
+    compared = sum(totals[status] for status in COMPARED)
     wrong = totals["disagree"]
     name = f"{ENGINE_NAMES[engine['name']]} {engine['version']}"
     head = (f"{name}: {wrong} disagreement{'' if wrong == 1 else 's'} in "

@@ -113,8 +113,11 @@ CHANGED_MODULE: Row = {
     "leaves": Field("list", "the only leaves that it has", required=False,
                     of=Field("text", "a leaf")),
     "rules": Field("list", "what its class does besides: says_kv_heads where ranks do not divide "
-                   "these", required=False,
-                   of=Field("text", "a rule", choices=("says_kv_heads",))),
+                   "these; whole_heads asserts that they divide num_attention_heads, "
+                   "whole_head_size that these divide hidden_size, mamba1_ranks that ranks divide "
+                   "a mixer's intermediate size", required=False,
+                   of=Field("text", "a rule", choices=(
+                       "says_kv_heads", "whole_heads", "whole_head_size", "mamba1_ranks"))),
     "dropped": Field("text", "when it is not built as a layer: always, or where shared experts "
                      "are among the routed ones", required=False,
                      choices=("always", "shared_fused")),
@@ -264,14 +267,19 @@ MODEL: Row = {
     "ends": Field("list", "what ends the start while the layers are built, whatever they are",
                   required=False, of=END),
     "shares_head": Field("text", "when lm_head is the embedding, and no layer of its own: always, "
-                         "where tie_word_embeddings says so, or unless it says otherwise",
-                         required=False, choices=("always", "tied", "unless_untied")),
-    "dtype": Field("text", "what --dtype becomes for this class, whatever was asked "
-                   "(arg_groups/model_override_base.py:MODEL_OVERRIDES)", required=False),
+                         "where tie_word_embeddings says so, or unless it says otherwise, or "
+                         "where that of the whole config says so, whatever its text config says",
+                         required=False, choices=("always", "tied", "unless_untied", "whole")),
     "says_routing": Field("flag", "whether its experts are built with the form of the routing",
                           required=False),
-    "ignores_head_dim": Field("flag", "whether the class divides hidden_size by the heads whatever "
-                              "head_dim says", required=False),
+    "reads": Field("map", "field of our families -> what the class reads in its place; nothing "
+                   "where it reads no field", required=False, of=Field("row", "what it reads", of={
+                       "field": Field("text", "its own field", required=False),
+                       "default": Field("int", "what its config class says without one",
+                                        required=False),
+                   })),
+    "dtype": Field("text", "the dtype that the server sets for the class, whatever is asked for",
+                   required=False),
     "reads_head_dim": Field("flag", "whether the class takes head_dim from the config where vLLM's "
                             "divides hidden_size by the heads", required=False),
     "source": Field("text", "engine file:symbol"),
@@ -412,6 +420,18 @@ SGLANG_DOCUMENT: Row = {
                             "packed_modules_mapping",
                             of=Field("list", "leaves", of=Field("text", "a leaf"))),
     "fused_fallback_source": Field("text", "engine file:symbol"),
+    "set_by_server": Field("list", "what the server sets before a model class is read, where the "
+                           "answer is that of the class alone", of={
+                               "architecture": Field("text", "the first architecture"),
+                               "ends_with": Field("text", "how the layer's path ends"),
+                               "method": Field("text", "the method that the class gives it"),
+                               "families": Field("list", "capability families", of=Field(
+                                   "int", "gpu.family")),
+                               "variable": Field("text", "the variable that stops it when set"),
+                               "says": Field("text", "what becomes of the layer"),
+                               "hint": Field("text", "what the user can do"),
+                               "source": Field("text", "engine file:symbol"),
+                           }),
     "forwards": Field("list", "what chosen operators ask only when they run", of={
         "kernel": Field("text", "the operator, or the runner of experts"),
         "modes": Field("list", "only where it computes this", required=False,

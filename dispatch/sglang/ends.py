@@ -32,7 +32,7 @@ def _fits(row: Row, checkpoint: Checkpoint) -> bool:
     if "unless" not in row:
         return True
     given = checkpoint.text_config.get(row["unless"]["field"])
-    return given is not None and given not in row["unless"]["values"]
+    return given is not None and str(given) not in row["unless"]["values"]
 
 
 def _made(row: Row, made: Mapping[str, Layer]) -> bool:

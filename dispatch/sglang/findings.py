@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from quantplan.dispatch.facts import Checkpoint, Gpu
+from quantplan.dispatch.facts import Checkpoint, Gpu, capability_family
 from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.names import UNQUANT
@@ -29,6 +29,7 @@ class Told(NamedTuple):
     method: Method
     layers: tuple[Layer, ...]
     error: EngineError | None
+    env: Mapping[str, str]
 
 
 def findings(told: Told, notes: Iterable[Finding] = ()) -> tuple[Finding, ...]:
@@ -38,7 +39,8 @@ def findings(told: Told, notes: Iterable[Finding] = ()) -> tuple[Finding, ...]:
              *notes,
              *(() if told.error else (
                  *_weight_only(told.gpu, layers), *_unfused(layers), *_upcast(layers),
-                 *_failing(layers), *_cannot_run(table, told.gpu, layers), *_plain_experts(told),
+                 *_failing(layers), *_set_by_server(told),
+                 *_cannot_run(table, told.gpu, layers), *_plain_experts(told),
                  *unheeded(table, told.checkpoint, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
@@ -120,6 +122,21 @@ def _failing(layers: tuple[Layer, ...]) -> Iterator[Finding]:
     note = next((layer.note for layer in layers if layer.note is not None), None)
     if note is not None:
         yield note
+
+
+def _set_by_server(told: Told) -> Iterator[Finding]:
+    """Yield what the server sets for an architecture before its class is read, where the answer is
+    that of the class alone."""
+    family = capability_family(told.gpu.capability)
+    named = told.checkpoint.config.get("architectures") or ()
+    for row in told.table["set_by_server"]:
+        unset = told.env.get(row["variable"]) is None
+        hit = next((x for x in told.layers if x.path.endswith(row["ends_with"])
+                    and x.method == row["method"]), None)
+        if hit is not None and unset and family in row["families"] and named[:1] == [
+                row["architecture"]]:
+            yield Finding("layer assignment", "warning", "server-sets-otherwise",
+                          f"{hit.path}: {row['says']}", row["hint"], row["source"])
 
 
 def _cannot_run(table: Table, gpu: Gpu, layers: tuple[Layer, ...]) -> Iterator[Finding]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from quantplan.dispatch.sglang.context import Context, Site
 from quantplan.dispatch.trace import refuse
 
-ASKS = "mamba_ranks"
-"""The rule of the modules that a mixer builds first."""
+ASKS, ASKS_WIDTH = "mamba_ranks", "mamba1_ranks"
+"""Rules of the modules that a mixer builds first."""
+FIRST_MIXER = "layers/attention/mamba/mamba1.py:MambaMixer1"
 MIXER = "layers/attention/mamba/mamba.py:MambaMixer2"
 SHAPE = "configs/mamba_utils.py:Mamba2StateShape"
 PROJECTION = "in_proj"
@@ -17,6 +18,9 @@ def check_ranks(context: Context, site: Site, method: str | None) -> None:
     """Refuse ranks that do not divide a mixer: its cache first, then its groups, which one group
     alone may be copied of, and only without a quantization config."""
     module, tp = site.module, context.deployment.tp
+    if ASKS_WIDTH in module.before and module.parts[0] % tp:
+        raise _refused(f"Mamba-1 intermediate_size ({module.parts[0]}) must be divisible by "
+                       f"tp_size ({tp})", site, FIRST_MIXER)
     if ASKS not in module.before:
         return
     heads, groups = module.facts["heads"], module.facts["groups"]

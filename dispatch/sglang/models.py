@@ -15,6 +15,7 @@ from quantplan.tables.errors import NotKnownError
 from quantplan.tables.family_index import family_index, own_name
 
 Change = Mapping[str, Any]
+Row = Mapping[str, Any]
 UNCHANGED: Change = {}
 NO_CLASS: Mapping[str, Any] = {}
 ENGINE = "sglang"
@@ -82,9 +83,8 @@ def row_under(table: Table, row: Mapping[str, Any], method: str | None) -> Mappi
 def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
     """Return the structure of the checkpoint's family, `row` is the class' own. Raises
     NotKnownError for a head_dim that only SGLang's class reads."""
-    if row.get("ignores_head_dim") and "head_dim" in checkpoint.config:
-        config = {name: value for name, value in checkpoint.config.items() if name != "head_dim"}
-        checkpoint = checkpoint._replace(config=config)
+    if "reads" in row:
+        checkpoint = checkpoint._replace(config=_as_read(checkpoint.config, row["reads"]))
     served = next(name for name in architectures(checkpoint) if name in row["architectures"])
     structure = model_structure(checkpoint, served, engine=ENGINE)
     given = checkpoint.config.get("head_dim")
@@ -93,6 +93,14 @@ def built(checkpoint: Checkpoint, row: Mapping[str, Any]) -> Structure:
                             wanted=f"{structure.sizes['head_dim']}, hidden_size / heads",
                             hint="Sizes of its attention are not in the table then.")
     return structure
+
+
+def _as_read(config: Mapping[str, Any], reads: Mapping[str, Row]) -> Mapping[str, Any]:
+    """Return the config with each field of ours as what the class reads in its place."""
+    others = {name: value for name, value in config.items() if name not in reads}
+    values = {name: config.get(row.get("field", ""), row.get("default"))
+              for name, row in reads.items()}
+    return {**others, **{name: value for name, value in values.items() if value is not None}}
 
 
 def changed(
@@ -128,6 +136,8 @@ def _shares_head(row: Mapping[str, Any], checkpoint: Checkpoint, tied: bool) -> 
     when = row.get("shares_head")
     if when == "unless_untied":
         return checkpoint.text_config.get("tie_word_embeddings", True) is not False
+    if when == "whole":
+        return checkpoint.config.get("tie_word_embeddings") is True
     return when == "always" or (when == "tied" and tied)
 
 
@@ -164,27 +174,27 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
                            quantized=change.get("quantized", default))
 
 
-def fused_experts(row: Mapping[str, Any], checkpoint: Checkpoint) -> int:
+def fused_experts(row: Row, sizes: Mapping[str, int]) -> int:
     """Return how many routed experts the shared ones of a layer become where they are fused."""
-    return 1 if "equal" in row["shared_fused"] else int(
-        checkpoint.text_config.get("n_shared_experts", 1) or 0)
+    return 1 if "equal" in row["shared_fused"] else sizes["shared_experts"]
 
 
 def fuses_shared_experts(
-    row: Mapping[str, Any], checkpoint: Checkpoint, deployment: Deployment,
+    row: Row, checkpoint: Checkpoint, deployment: Deployment, sizes: Mapping[str, Any],
     served: Mapping[str, Any],
 ) -> bool:
-    """Return whether shared experts are built as routed ones; `served` are the facts of the method,
-    the GPU and the MoE runner backend
+    """Return whether shared experts are built as routed ones; `sizes` are the structure's, `served`
+    the facts of the method, the GPU and the MoE runner backend
     (models/deepseek_v2.py:DeepseekV2ForCausalLM.shared_experts_fusion_disable_reason and
     arg_groups/overrides.py:_moe_runner_fusion_disable)."""
     rule, config = row.get("shared_fused"), checkpoint.text_config
     if rule is not None and "equal" in rule:
-        sizes = [config.get(field) for field in rule["equal"]]
-        return len({*sizes}) == 1 and bool(sizes[0]) and not any(
+        equal = [config.get(field) for field in rule["equal"]]
+        return len({*equal}) == 1 and bool(equal[0]) and not any(
             holds(apart, served) for apart in rule["apart"])
-    shared, experts = config.get("n_shared_experts"), config.get("n_routed_experts")
-    if rule is None or deployment.expert_parallel or shared != rule.get("shared", shared):
+    shared, experts = sizes.get("shared_experts"), sizes.get("experts")
+    spread = deployment.expert_parallel and deployment.tp > 1
+    if rule is None or spread or shared != rule.get("shared", shared):
         return False
     return any(experts in fits.get("experts", (experts,)) and holds(fits, served)
                for fits in rule["fits"]) and not any(holds(a, served) for a in rule["apart"])

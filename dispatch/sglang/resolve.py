@@ -107,7 +107,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     conditional = any(x.selection and x.selection.alternatives for x in layers)
     outcome = "error" if error else "conditional" if conditional else "ok"
     notes = attention_notes(table, attends) if attends and not error else ()
-    found = findings(Told(table, checkpoint, gpu, method, layers, error), notes)
+    found = findings(Told(table, checkpoint, gpu, method, layers, error, deployment.env),
+                     notes)
     return Trace("sglang", table["version"], dtype, method, outcome, layers if not error else (),
                  error, found, kv_cache)
 
@@ -116,11 +117,12 @@ def _built(context: Context, row: Mapping[str, Any], facts: dict[str, Any]) -> C
     """Return the context with SGLang's own modules, and how many shared experts are among the
     routed ones; `facts` are those of the method too."""
     checkpoint, deployment = context.checkpoint, context.deployment
-    fused = fuses_shared_experts(row, checkpoint, deployment, facts)
+    sizes = context.structure.sizes
+    fused = fuses_shared_experts(row, checkpoint, deployment, sizes, facts)
     structure = changed(context.structure, row, checkpoint, {**facts, "model.shared_fused": fused})
     return context._replace(
         structure=with_single_experts(structure, row, deployment.tp),
-        facts={**context.facts, "moe.fused": fused_experts(row, checkpoint) if fused else 0})
+        facts={**context.facts, "moe.fused": fused_experts(row, sizes) if fused else 0})
 
 
 def _typed(row: Mapping[str, Any], name: str | None) -> Step:

@@ -24,7 +24,8 @@ W4A16 = "W4A16_NVFP4"
 
 class Server(NamedTuple):
     """The server arguments --quantization and --moe-runner-backend as they are in the end, the
-    format of the routed experts, and the dtype where the architecture's pass sets it."""
+    format of the routed experts, and the dtype where the server sets it for the
+    architecture."""
 
     quantization: str | None
     moe_backend: str
@@ -60,7 +61,7 @@ def passed(changes: Row, server: Server, asked: Asked) -> Server:
     rule: Row = {"moe_backend": backend} if backend else _rule(changes, method, asked)
     if "moe_backend" in rule and server.moe_backend in (AUTO, *rule.get("over", ())):
         server = server._replace(moe_backend=rule["moe_backend"])
-    return server._replace(dtype=changes.get("dtypes", {}).get(method))
+    return server._replace(dtype=changes.get("dtypes", {}).get(method, server.dtype))
 
 
 def _rule(changes: Row, method: str, asked: Asked) -> Row:

@@ -14,9 +14,10 @@ divide (layers/attention/vision.py:VisionAttention)."""
 SAYS_KV_HEADS = "says_kv_heads"
 """The same of its key and value heads, which QKVParallelLinear divides
 (models/dbrx.py:DbrxAttention)."""
-WHOLE_HEADS, DEEP_GEMM, DEEP_GEMM_CLASS = "whole_heads", "deep_gemm", "deep_gemm_class"
-"""Rules of modules whose class asserts that ranks divide its heads before it builds anything,
-imports DeepGEMM, or stands in a file that does."""
+WHOLE_HEADS, WHOLE_SIZE = "whole_heads", "whole_head_size"
+DEEP_GEMM, DEEP_GEMM_CLASS = "deep_gemm", "deep_gemm_class"
+"""Rules of modules whose class asserts that ranks divide its heads, or heads hidden_size, before
+anything is built; that imports DeepGEMM, or stands in a file that does."""
 
 
 def site_at(module: Module, index: int | None, tp: int) -> Site:
@@ -66,7 +67,12 @@ def check_division(site: Site, tp: int) -> None:
 def check_before(context: Context, site: Site) -> None:
     """Refuse what the class of a module refuses before it builds the module. Raises NotKnownError
     where the engine cannot import the class."""
-    before, heads = site.module.before, site.module.facts.get("heads", 0)
+    before, sizes = site.module.before, {**context.structure.sizes, **site.module.facts}
+    heads = sizes.get("heads", sizes.get("num_attention_heads", 0))
+    if WHOLE_SIZE in before and sizes["hidden_size"] % sizes["num_attention_heads"]:
+        raise refuse("layer assignment", "AssertionError", "", site.path,
+                     "models/olmo2.py:Olmo2Attention",
+                     hint=f"config.json: {heads} heads do not divide hidden_size.")
     if WHOLE_HEADS in before and heads % context.deployment.tp:
         raise refuse("shapes under TP", "AssertionError", "", site.path,
                      "models/deepseek_v2.py:DeepseekV2AttentionMLA",

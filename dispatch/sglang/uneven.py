@@ -1,5 +1,6 @@
-"""Configs whose layers differ in what the server asks of the whole model: Transformers' config
-class refuses to say (utils/hf_transformers/config.py:get_config)."""
+"""Configs that Transformers' config class refuses: sizes that heads do not divide, and layers that
+differ in what the server asks of the whole model
+(utils/hf_transformers/config.py:get_config)."""
 
 from __future__ import annotations
 

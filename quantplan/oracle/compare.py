@@ -37,6 +37,12 @@ class Difference(NamedTuple):
     our_source: str | None = None
     engine_reason: str | None = None
     indices: tuple[int, ...] = ()
+    explained: str | None = None
+
+
+EXPLAINING = "server-sets-otherwise"
+"""The finding that says what the engine's server makes of a layer where its class alone, which our
+answer follows, would make something else."""
 
 
 def differences(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> list[Difference]:
@@ -45,7 +51,17 @@ def differences(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> list[Dif
     built = ours["outcome"] != "error" or _refused_dtype(ours, engines)
     if not built or engines["outcome"] == "error":
         return list(_refusals(ours, engines))
-    return [*_model_differences(ours, engines), *_merged(_layer_differences(ours, engines))]
+    return [*_model_differences(ours, engines),
+            *_explained(ours, _merged(_layer_differences(ours, engines)))]
+
+
+def _explained(ours: Mapping[str, Any], found: list[Difference]) -> Iterator[Difference]:
+    """Yield the differences, those of layers that a finding explains with its words."""
+    layers = {row["path"] for row in ours["layers"] if EXPLAINING in row["findings"]}
+    words = {row["id"]: row["message"] for row in ours["findings"]} if layers else {}
+    for difference in found:
+        explained = words.get(EXPLAINING) if difference.where in layers else None
+        yield difference._replace(explained=explained)
 
 
 def _refused_dtype(ours: Mapping[str, Any], engines: Mapping[str, Any]) -> bool:

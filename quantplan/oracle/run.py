@@ -17,14 +17,17 @@ from quantplan.oracle.compare import Difference, differences
 from quantplan.oracle.engine_process import EngineProcess, Where
 from quantplan.tables.errors import NotKnownError, QuantplanError
 
-AGREE, REFUSED, DISAGREE, GAP, UNTOLD = "agree", "refused", "disagree", "gap", "untold"
-STATUSES = (AGREE, REFUSED, DISAGREE, GAP, UNTOLD)
+AGREE, REFUSED, EXPLAINED, DISAGREE = "agree", "refused", "explained", "disagree"
+GAP, UNTOLD = "gap", "untold"
+STATUSES = (AGREE, REFUSED, EXPLAINED, DISAGREE, GAP, UNTOLD)
 """What a case comes to: the same answer; both refuse, we because it is no question at all, so that
-words are not compared; another answer; we say that we do not know; the engine did not tell."""
+words are not compared; another answer, and a finding of ours says the engine's; another answer; we
+say that we do not know; the engine did not tell."""
 
 
 class Verdict(NamedTuple):
-    """What one case came to; `reason` is that of a gap or of an engine that did not tell."""
+    """What one case came to; `reason` is that of a gap, of differences that are explained, or of
+    an engine that did not tell."""
 
     case: Case
     status: str
@@ -99,7 +102,12 @@ def judge(case: Case, answer: Mapping[str, Any], table: Mapping[str, Any]) -> Ve
         return Verdict(case, DISAGREE, (_no_answer(error, answer),))
     except Exception as error:  # a fault of ours is what a verification is there to find
         return Verdict(case, DISAGREE, (_no_answer(error, answer),))
-    found = tuple(differences(ours, answer))
+    return _compared(case, tuple(differences(ours, answer)))
+
+
+def _compared(case: Case, found: tuple[Difference, ...]) -> Verdict:
+    if found and all(difference.explained for difference in found):
+        return Verdict(case, EXPLAINED, found, found[0].explained)
     return Verdict(case, DISAGREE if found else AGREE, found)
 
 

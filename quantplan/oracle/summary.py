@@ -6,10 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quantplan.oracle.run import AGREE, DISAGREE, GAP, REFUSED, STATUSES, UNTOLD, Verdict
+from quantplan.oracle.run import (
+    AGREE,
+    DISAGREE,
+    EXPLAINED,
+    GAP,
+    REFUSED,
+    STATUSES,
+    UNTOLD,
+    Verdict,
+)
 
 SCHEMA = "quantplan/verify/1"
-COMPARED = (AGREE, REFUSED, DISAGREE)
+COMPARED = (AGREE, REFUSED, EXPLAINED, DISAGREE)
 
 
 def summary(verdicts: Iterable[Verdict], table: Mapping[str, Any], asked: str, where: str
@@ -18,7 +27,8 @@ def summary(verdicts: Iterable[Verdict], table: Mapping[str, Any], asked: str, w
     engine's version, `where` its interpreter."""
     kinds: dict[str, dict[str, int]] = {}
     disagreements: list[dict[str, Any]] = []
-    reasons: dict[str, dict[str, list[str]]] = {REFUSED: {}, GAP: {}, UNTOLD: {}}
+    reasons: dict[str, dict[str, list[str]]] = {
+        status: {} for status in (REFUSED, EXPLAINED, GAP, UNTOLD)}
     for verdict in verdicts:
         counts = kinds.setdefault(verdict.case.kind, dict.fromkeys(STATUSES, 0))
         counts[verdict.status] += 1
@@ -33,8 +43,8 @@ def summary(verdicts: Iterable[Verdict], table: Mapping[str, Any], asked: str, w
                    "python": where},
         "cases": sum(totals.values()), "totals": totals, "kinds": dict(sorted(kinds.items())),
         "disagreements": disagreements,
-        "refused": _reasons(reasons[REFUSED]), "gaps": _reasons(reasons[GAP]),
-        "untold": _reasons(reasons[UNTOLD]),
+        "refused": _reasons(reasons[REFUSED]), "explained": _reasons(reasons[EXPLAINED]),
+        "gaps": _reasons(reasons[GAP]), "untold": _reasons(reasons[UNTOLD]),
     }
 
 

@@ -153,7 +153,8 @@ def test_nothing_to_compare_ends_with_4(tmp_path: Path) -> None:
     result = run("--cases", case_file(tmp_path, UNTOLD, UNTOLD), "--format", "json")
     assert result.exit_code == 4
     found = json.loads(result.output)
-    assert found["totals"] == {"agree": 0, "refused": 0, "disagree": 0, "gap": 0, "untold": 2}
+    assert found["totals"] == {"agree": 0, "refused": 0, "explained": 0, "disagree": 0, "gap": 0,
+                               "untold": 2}
 
 
 @pytest.mark.usefixtures("worker")

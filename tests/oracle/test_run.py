@@ -138,8 +138,10 @@ def test_cases_of_one_machine_follow_each_other() -> None:
 def test_a_summary_follows_its_schema_and_counts_every_case() -> None:
     found = summary(verdicts(cases(), Where(worker=FAKE), TABLE, limit_s=10), TABLE, "0.32.0", "py")
     validate(json.loads(json.dumps(found)), SCHEMA)
-    assert found["totals"] == {"agree": 1, "refused": 0, "disagree": 1, "gap": 0, "untold": 2}
-    assert found["kinds"]["fp8"] == {"agree": 1, "refused": 0, "disagree": 1, "gap": 0, "untold": 1}
+    assert found["totals"] == {"agree": 1, "refused": 0, "explained": 0, "disagree": 1, "gap": 0,
+                               "untold": 2}
+    assert found["kinds"]["fp8"] == {"agree": 1, "refused": 0, "explained": 0, "disagree": 1,
+                                     "gap": 0, "untold": 1}
     assert [row["id"] for row in found["disagreements"]] == ["wrong"]
     assert [(row["reason"], row["cases"]) for row in found["untold"]] == [
         ("the engine's process ended: Segmentation fault", 1),
@@ -155,11 +157,12 @@ def test_a_disagreement_can_be_asked_again_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("totals, code", [
-    ({"agree": 1}, 0), ({"refused": 1}, 0), ({"agree": 1, "gap": 5, "untold": 5}, 0),
+    ({"agree": 1}, 0), ({"refused": 1}, 0), ({"explained": 1}, 0),
+    ({"agree": 1, "gap": 5, "untold": 5}, 0),
     ({"agree": 9, "disagree": 1}, 1), ({"disagree": 1, "untold": 1}, 1),
     ({"gap": 1}, 4), ({"untold": 3}, 4)])
 def test_exit_codes(totals: dict[str, int], code: int) -> None:
-    zero = dict.fromkeys(("agree", "refused", "disagree", "gap", "untold"), 0)
+    zero = dict.fromkeys(("agree", "refused", "explained", "disagree", "gap", "untold"), 0)
     assert exit_code({"totals": {**zero, **totals}}) == code
 
 

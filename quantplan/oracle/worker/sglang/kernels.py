@@ -114,6 +114,12 @@ class ScalarType(NamedTuple):
         """Return a number of its own."""
         return sum(map(ord, self.name))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScalarType) and self.name == other.name  # configs are copied
+
+    def __hash__(self) -> int:
+        return self.id
+
     def __str__(self) -> str:
         return self.name
 
