@@ -25,11 +25,13 @@ DIGITS_LIMIT = 400
 
 
 class Bound(NamedTuple):
-    """The range of an integer field, both ends allowed, and whether null stands for "derived"."""
+    """The range of an integer field, both ends allowed, whether null stands for "derived", and
+    whether one number per layer may stand there."""
 
     low: int
     high: int
     null: bool = False
+    listed: bool = False
 
 
 # Upper ends are far above any published model: a larger number is a unit or typing mistake.
@@ -49,7 +51,7 @@ BOUNDS: Mapping[str, Bound] = {
     "n_routed_experts": Bound(0, 1 << 20, null=True),
     "n_shared_experts": Bound(0, 1 << 20, null=True),
     "num_experts_per_tok": Bound(0, 1 << 20, null=True),
-    "moe_intermediate_size": Bound(0, 1 << 24, null=True),
+    "moe_intermediate_size": Bound(0, 1 << 24, null=True, listed=True),
     "q_lora_rank": Bound(0, 1 << 24, null=True),
     "kv_lora_rank": Bound(0, 1 << 24, null=True),
     "qk_nope_head_dim": Bound(0, 1 << 16, null=True),
@@ -166,6 +168,8 @@ def _check_integer(value: object, bound: Bound, file: str, field: str) -> None:
         return
     wanted = f"an integer from {bound.low:,} to {bound.high:,}{' or null' if bound.null else ''}"
     if isinstance(value, list) and value and all(type(item) is int for item in value):
+        if bound.listed and all(bound.low <= item <= bound.high for item in value):
+            return
         raise _wrong(file, field, wanted, value, NotKnownError)
     # A boolean is an int to Python, not to JSON.
     if type(value) is not int or not bound.low <= value <= bound.high:

@@ -84,6 +84,8 @@ class _Work:
                 return _said(row, value)
             if "depth_of" in row:
                 return self._depth(row, value)
+            if row.get("same") and isinstance(value, list):
+                value = _the_same(value, named)
             return _checked(len(value) if row.get("listed") and isinstance(value, list) else value,
                             named, row)
         default = self._default(row, null=any(name in place for name in row["fields"]))
@@ -135,9 +137,19 @@ def _said(row: Row, value: Any) -> int:
     return found
 
 
+def _the_same(values: list[Any], field: str) -> Any:
+    """Return the value that all layers have."""
+    if not values or any(value != values[0] for value in values):
+        raise NotKnownError(f"config.json: {field} that differs between layers",
+                            wanted="the same number for every layer")
+    return values[0]
+
+
 def _checked(value: Any, field: str, row: Row) -> int:
     if row.get("flag") and isinstance(value, bool):
         return int(value)
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        raise NotKnownError(f"config.json: {field} of one number per layer", wanted="one number")
     least = 0 if row.get("optional") or row.get("zero") or "default" in row else 1
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         name = ".".join((*row.get("from", ()), field))

@@ -33,6 +33,8 @@ SIZE: Row = {
                       "the size of this name says; the size counts the layers up to the deepest: "
                       "a negative index i is layer count + i + 1, another one is layer i + beyond",
                       required=False),
+    "same": Field("flag", "the field may list one number per layer, all of which are the same",
+                  required=False),
     "single": Field("flag", "several indices are not known", required=False),
     "says": Field("map", "text of the field -> the size; another text is not known",
                   required=False, of=Field("int", "the size")),

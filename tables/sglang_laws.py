@@ -23,7 +23,7 @@ FACTS = frozenset({
     "quant.group_size", "nvfp4.swiglu",
     "moe.backend", "moe.told", "moe.act", "moe.activation", "moe.routing",
     "quant.method", "quant.fuses_shared",
-    "quant.block", "model.shared_fused", "experts.format",
+    "quant.block", "model.shared_fused", "model.language", "experts.format",
 })
 """Facts besides lib.* and env.*: dispatch/sglang/context.py, fp8.py, experts.py, modelopt_fp4.py
 and resolve.py."""

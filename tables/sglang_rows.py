@@ -129,6 +129,7 @@ SHARED_FUSED: Row = {
     "equal": Field("list", "config fields that must be equal; the only condition where it is given",
                    required=False, of=Field("text", "a field")),
     "shared": Field("int", "the number of shared experts, where it matters", required=False),
+    "shared_only": Field("flag", "the class takes no other number above 0", required=False),
     "fits": Field("list", "models whose shared experts may be so; any one line", required=False,
                   of={
                       "experts": Field("list", "numbers of routed experts; absent: any",

@@ -10,6 +10,7 @@ from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquant
 from quantplan.dispatch.sglang.experts import Experts, check_backend_is_auto
 from quantplan.dispatch.sglang.fields import Config, given, need, whole
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.errors import NotKnownError
 
 SOURCE = "layers/quantization/gptq/gptq.py:GPTQMarlinConfig"
 EXPERTS = "hardware_backend/gpu/quantization/gptq_kernels.py:GPTQMarlinMoEKernel.create_moe_runner"
@@ -75,6 +76,10 @@ def assign(fields: GptqFields, context: Context, site: Site) -> Assignment | Non
     rule = _rule(fields, site.path)
     if rule is None:
         return None if head else unquantized("a rule of dynamic leaves it alone")
+    if not site.path:
+        raise NotKnownError(f"SGLang's {site.module.path} under GPTQ",
+                            hint="Its class gives it no name, for which the engine copies the "
+                            "quantization config without reading it again.")
     bits, sym = _over(rule, "bits", int, fields.bits), _over(rule, "sym", bool, fields.sym)
     _check_type(bits, sym, site.path)
     group_size = _over(rule, "group_size", int, fields.group_size)

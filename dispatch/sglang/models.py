@@ -13,12 +13,15 @@ from quantplan.dispatch.sglang.registry import architectures, served_class
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.family_index import family_index, own_name
+from quantplan.tables.near_names import near_names
 
 Change = Mapping[str, Any]
 Row = Mapping[str, Any]
 UNCHANGED: Change = {}
 NO_CLASS: Mapping[str, Any] = {}
 ENGINE = "sglang"
+NEAR = 0.9
+"""How alike the names of classes are that a refusal mentions; most end in ForCausalLM."""
 HEAD = "ParallelLMHead"
 UNCHECKED: Mapping[str, Any] = {"unchecked_blocks": True}
 OWN_CLASSES: Mapping[str, str] = {
@@ -33,9 +36,10 @@ def model_row(table: Table, checkpoint: Checkpoint) -> Mapping[str, Any]:
     found = NO_CLASS if name is None else _row(table, name)
     if found is not None:
         return found
-    raise NotKnownError(f"SGLang's {name}", wanted="one of " + ", ".join(
-        name for row in table["models"] for name in row["architectures"]),
-        hint="Its layers are not in SGLang's table yet.")
+    near = near_names(str(name), [other for row in table["models"]
+                                  for other in row["architectures"]], cutoff=NEAR)
+    raise NotKnownError(f"SGLang's {name}", hint="Its layers are not in SGLang's table yet" + (
+        f"; those of {', '.join(near)} are." if near else "."))
 
 
 def _row(table: Table, architecture: str) -> Mapping[str, Any] | None:
@@ -56,6 +60,9 @@ def lifted(table: Table, checkpoint: Checkpoint) -> Checkpoint:
     a config class of its own (utils/hf_transformers/config.py:get_config), which may take them too
     (configs/kimi_k25.py:KimiK25Config)."""
     config = checkpoint.config
+    if isinstance(config.get("llm_config"), Mapping) and "text_config" not in config:
+        config = {**config, "text_config": config["llm_config"]}
+        checkpoint = checkpoint._replace(config=config)
     names, text = config.get("architectures"), config.get("text_config")
     row = _row(table, names[0]) if isinstance(names, list) and names else None
     if not isinstance(text, Mapping):
@@ -70,6 +77,14 @@ def lifted(table: Table, checkpoint: Checkpoint) -> Checkpoint:
 
 
 LIFTED = ("quantization_config", "compression_config")
+
+
+def language_class(checkpoint: Checkpoint) -> str | None:
+    """Return the class of the language model that a wrapper's config names."""
+    config = checkpoint.config
+    part = config.get("text_config")
+    names = part.get("architectures") if isinstance(part, Mapping) else None
+    return str(names[0]) if isinstance(names, list) and names else None
 
 
 def row_under(table: Table, row: Mapping[str, Any], method: str | None) -> Mapping[str, Any]:
@@ -193,6 +208,9 @@ def fuses_shared_experts(
         return len({*equal}) == 1 and bool(equal[0]) and not any(
             holds(apart, served) for apart in rule["apart"])
     shared, experts = sizes.get("shared_experts"), sizes.get("experts")
+    if rule is not None and rule.get("shared_only") and shared not in (None, 0, rule["shared"]):
+        raise NotKnownError(f"SGLang's {checkpoint.config['architectures'][0]} with {shared} "
+                            "shared experts", hint="The class asserts that there is one.")
     spread = deployment.expert_parallel and deployment.tp > 1
     if rule is None or spread or shared != rule.get("shared", shared):
         return False

@@ -29,6 +29,7 @@ from quantplan.dispatch.sglang.models import (
     changed,
     fused_experts,
     fuses_shared_experts,
+    language_class,
     lifted,
     model_row,
     row_under,
@@ -100,7 +101,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
         kv_cache = _kv(deployment, attends)
         context = _built(context, row, {
             **context.facts, "quant.method": named.resolved, "quant.block": serving.block,
-            "quant.fuses_shared": serving.fuses_shared})
+            "quant.fuses_shared": serving.fuses_shared,
+            "model.language": language_class(checkpoint)})
         layers = tuple(_layers(context, serving, attends))
     except Refusal as refusal:
         error = refusal.error
@@ -210,6 +212,10 @@ def _plain(site: Site) -> Assignment:
 def _linear(context: Context, serving: Serving, site: Site) -> tuple[Layer, Assignment]:
     quantized = site.module.quantized_under(serving.config_class)
     assignment = (serving.assign(site) if quantized else None) or _plain(site)
+    if site.module.module == "ParallelLMHead" and context.structure.tied and (
+            assignment.method not in (HEAD.method, PLAIN.method)):
+        raise NotKnownError("a quantized lm_head whose weight is the embedding's",
+                            hint="The class sets the embedding in its place, unquantized.")
     layer = Layer(site.path, site.module.module, site.shard.n, site.shard.k, site.layer_index,
                   assignment.method, assignment.scheme, why=assignment.why)
     operators = assignment.operators

@@ -14,9 +14,9 @@ from quantplan.tables.errors import NotKnownError
 
 from quantplan import explain
 
-ROWS = [json.loads(line) for line in gzip.decompress(
-    (Path(__file__).parents[1] / "golden" / "sglang-models-0.5.22.jsonl.gz").read_bytes()
-).splitlines()]
+GOLDEN = Path(__file__).parents[1] / "golden"
+ROWS = [json.loads(line) for name in ("sglang-models-0.5.22", "sglang-further-0.5.22")
+        for line in gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()).splitlines()]
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
     "intermediate_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 8,
@@ -38,7 +38,8 @@ def starred(path: str) -> str:
 @pytest.mark.parametrize("row", ROWS, ids=[row["id"] for row in ROWS])
 def test_the_model_is_built_as_the_engine_builds_it(row: dict[str, Any]) -> None:
     ours = ask(row["config"], capability=row["capability"], tp=row["tp_size"],
-               quantization=row.get("quantization"), dtype=row.get("dtype"))
+               quantization=row.get("quantization"), dtype=row.get("dtype"),
+               trust_remote_code=row.get("trust_remote_code", False))
     if "error" in row:
         assert [ours["error"]["type"], ours["error"]["message"]] == row["error"]
         return
@@ -85,6 +86,32 @@ def test_full_attention_is_every_fourth_layer_whatever_layer_types_says() -> Non
 def test_a_class_of_transformers_is_not_known() -> None:
     with pytest.raises(NotKnownError, match="Olmo3ForCausalLM"):
         ask({**LLAMA, "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3"})
+
+
+def test_a_class_without_a_row_is_named_in_one_line() -> None:
+    with pytest.raises(NotKnownError) as refused:
+        ask({**LLAMA, "architectures": ["Gemma4ForCausalLM"]})
+    assert str(refused.value) == (
+        "SGLang's Gemma4ForCausalLM. Its layers are not in SGLang's table yet; those of "
+        "GemmaForCausalLM, Gemma3ForCausalLM, Gemma2ForCausalLM are.")
+
+
+def row_named(name: str) -> dict[str, Any]:
+    """Return the config of a golden row, without its quantization."""
+    config: dict[str, Any] = next(row["config"] for row in ROWS if row["id"].startswith(name + "|"))
+    return {key: value for key, value in config.items() if key != "quantization_config"}
+
+
+def test_experts_of_sizes_that_differ_between_layers_are_not_known() -> None:
+    with pytest.raises(NotKnownError, match="moe_intermediate_size that differs between layers"):
+        ask({**row_named("hunyuanlist"), "moe_intermediate_size": [256, 512]})
+
+
+def test_layers_without_a_name_are_not_known_under_gptq() -> None:
+    """layers/quantization/utils.py:get_linear_quant_method reads its config again for a name."""
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+    with pytest.raises(NotKnownError, match="query_key_value under GPTQ"):
+        ask({**row_named("persimmon"), "quantization_config": gptq})
 
 
 def test_marlin_s_experts_refuse_gelu_when_they_run() -> None:
