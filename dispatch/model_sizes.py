@@ -162,5 +162,6 @@ OPERATIONS: Mapping[str, Callable[[Sequence[Any]], int | None]] = {
     "product": prod,
     "sum": sum,
     "quotient": lambda terms: terms[0] // terms[1] if terms[1] else None,
+    "rounded": lambda terms: -(-terms[0] // terms[1]) * terms[1],
 }
 """What a size row can do with other sizes; a term that is absent leaves the size absent."""

@@ -17,6 +17,8 @@ from quantplan.tables.module_facts import ATTENTION_FACTS, EXPERTS_FACTS
 Family = Mapping[str, Any]
 SIZE_WORDS = ("has", "lacks", "groups", "bias_when", "replicated_unless", "most_ranks")
 QKV_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+OPERATIONS = ("product", "sum", "quotient", "rounded")
+"""What works a size out from others; rounded: up to a multiple."""
 
 
 def sizes_are_known(family: Family) -> Iterator[str]:
@@ -30,7 +32,7 @@ def sizes_are_known(family: Family) -> Iterator[str]:
 def sizes_say_one_thing(family: Family) -> Iterator[str]:
     """Every size is read from fields or worked out by one operation."""
     for row in family["sizes"]:
-        said = [k for k in ("fields", "product", "sum", "quotient", "length", "each") if k in row]
+        said = [k for k in ("fields", *OPERATIONS, "length", "each") if k in row]
         if len(said) != 1:
             yield f"sizes[{row['id']}]: {' and '.join(said) or 'nothing'} says what it is"
 
@@ -81,7 +83,7 @@ def _named(module: Family) -> Iterator[str]:
 
 
 def _terms(row: Family) -> Iterator[str]:
-    terms = [t for word in ("product", "sum", "quotient") for t in row.get(word, ())]
+    terms = [t for word in OPERATIONS for t in row.get(word, ())]
     yield from (t for t in terms if isinstance(t, str))
     yield from (row[word] for word in ("default_size", "depth_of") if word in row)
 

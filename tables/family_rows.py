@@ -45,6 +45,7 @@ SIZE: Row = {
     "product": _NAMES,
     "sum": _NAMES,
     "quotient": _NAMES,
+    "rounded": _NAMES,
     "length": Field("list", "config fields, the first that is present: its entries are counted",
                     required=False, of=Field("text", "a field")),
     "each": Field("text", "a rule of dispatch/layer_sizes.py: it names one value per layer, or "

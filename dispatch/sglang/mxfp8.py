@@ -47,7 +47,7 @@ def linear(context: Context, site: Site) -> Assignment:
     fp8.check_block(BLOCK, context, site, site.shard.parts)
     n, k = site.shard.n, site.shard.k
     tiles = n % 64 == 0 and k % 128 == 0
-    refusal = None if tiles or not _on_deep_gemm_alone(context) else refuse(
+    refusal: Exception | None = None if tiles or not _on_deep_gemm_alone(context) else refuse(
         "weight loading", "RuntimeError", "--fp8-gemm-backend=deep_gemm cannot serve MXFP8 weight "
         f"shape ({n}, {k}) (needs N % 64 == 0 and K % 128 == 0), and this device has no FlashInfer "
         "MXFP8 fallback kernel.", site.path, SCALES, hint="Choose another tensor parallel size.")
