@@ -122,6 +122,13 @@ def phase_checks(kernel: Row, name: str, phase: str, facts: Facts) -> list[Check
     return [check for check in found if check is not None]
 
 
+def listed_candidate(name: str, row: Row, facts: Facts, source: str) -> Candidate:
+    """Return a candidate whose row alone says what it requires; its checks cite `source`."""
+    checks = tuple(check for need in row.get("requires", ())
+                   if (check := evaluate(need, facts, name, source)) is not None)
+    return Candidate(name, verdict_of(checks), checks, source)
+
+
 def verdict_of(checks: tuple[Check, ...]) -> str:
     """Return fail if any check fails, else unknown if any is unknown, else pass."""
     verdicts = {check.verdict for check in checks}

@@ -4,6 +4,7 @@ checked against such hardware, so no answer says that a model starts there."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
@@ -69,6 +70,29 @@ class PlatformTrace(NamedTuple):
     error: EngineError | None = None
     findings: tuple[Finding, ...] = ()
     asked: str | None = None
+
+
+class Named(NamedTuple):
+    """How far an engine's own steps came: the dtype, the method, its config, the KV cache's dtype
+    and the error that ended them."""
+
+    dtype: str
+    method: Method
+    config: Row | None
+    kv_dtype: str | None
+    error: EngineError | None
+
+
+def told(
+    table: Row, place: Place, deployment: Deployment, named: Named,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> PlatformTrace:
+    """Return the answer of an engine version; `names` are as in `states`."""
+    return PlatformTrace(
+        table["engine"], table["version"], place, named.dtype, named.method,
+        {"requested": deployment.kv_cache_dtype, "resolved": named.kv_dtype},
+        tuple(states(table, place, names)),
+        () if named.error else lists_of(place, named.method.resolved, named.config), named.error)
 
 
 def place_of(table: Row, platform: str, gpu: str | None) -> Place:

@@ -48,16 +48,17 @@ def in_body(layer: Layer) -> bool:
 
 
 def mode_of(layer: Layer, trace: Trace) -> str:
-    """Return a layer's mode; that of 16 or 32 bits where no kernel was selected."""
-    if layer.mode or layer.selection or is_own(layer):
+    """Return a layer's mode: unknown where an operator that is not known serves it, that of 16 or
+    32 bits where nothing quantizes it."""
+    if layer.mode or layer.selection or _is_quantized(layer):
         return layer.mode or "unknown"
     return "W32A32" if trace.dtype == "float32" else "W16A16"
 
 
-def is_own(layer: Layer) -> bool:
-    """Return whether a method quantizes a layer of which no operator is known."""
-    return layer.method is not None and not layer.method.startswith("Unquantized") and (
-        layer.selection is None and layer.weighted)
+def _is_quantized(layer: Layer) -> bool:
+    """Return whether a method quantizes the layer's weights."""
+    return layer.weighted and layer.method is not None and not layer.method.startswith(
+        "Unquantized")
 
 
 def implementation(kernel: str) -> str:

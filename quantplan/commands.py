@@ -115,7 +115,7 @@ def _print_texts(found: EngineAnswers, options: Mapping[str, Any]) -> None:
     kernels = _kernels_named(found, options["why_not"]) if options["why_not"] else ()
     asked = (found.checkpoint, found.gpu, found.deployment)
     say(wrapped(explain_text(asked, found.answers, verbose=options["verbose"],
-                                  why_not=kernels, width=line_width())))
+                             why_not=kernels, width=line_width())))
 
 
 def _kernels_named(found: EngineAnswers, text: str) -> list[tuple[str, str]]:

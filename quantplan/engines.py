@@ -54,20 +54,33 @@ def explain_engines(
     engine is its answer's `gap`; where no engine has an answer, the first gap is raised. Raises
     what `explain` raises.
     """
-    bound = signature(explain).bind(model, **options)
-    bound.apply_defaults()
-    given = checked(**bound.arguments)
-    deployment = asked_deployment(given)
+    given, deployment = asked(model, options)
     named = [engine_named(text, "--engine") for text in engines]
     nearest = given["assume_nearest"]
     tables = [open_table(engine, version, nearest) for engine, version in named]
-    checkpoint = open_model(model, **{name: given[name] for name in READ})
+    checkpoint = asked_model(given)
     gpu = open_gpu(given["gpu"], given["capability"])
     found = tuple(_stamped(answer(checkpoint, table, gpu, deployment), version)
                   for table, (_, version) in zip(tables, named, strict=True))
     if all(each.gap is not None for each in found):
         raise _of_all([each.gap for each in found if each.gap is not None])
     return EngineAnswers(checkpoint, gpu, deployment, found)
+
+
+def asked(
+    model: str | os.PathLike[str] | Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], Deployment]:
+    """Return every option of `explain`, checked, where some may be left out, and the engine's
+    command line that they are."""
+    bound = signature(explain).bind(model, **options)
+    bound.apply_defaults()
+    given = checked(**bound.arguments)
+    return given, asked_deployment(given)
+
+
+def asked_model(given: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint that the options name."""
+    return open_model(given["model"], **{name: given[name] for name in READ})
 
 
 READ = ("tensors", "side_files", "revision", "as_format")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any
 
-from quantplan.api import asked_deployment, explain, open_gpu, open_model
+from quantplan.api import open_gpu
 from quantplan.dispatch.facts import Gpu
-from quantplan.engines import READ
-from quantplan.options import ENGINES, checked, engine_named
+from quantplan.engines import asked, asked_model
+from quantplan.options import ENGINES, engine_named
 from quantplan.planner.matrix import Matrix, make_matrix
 from quantplan.stand_in import open_table
 from quantplan.tables.errors import UsageError
@@ -37,14 +36,10 @@ def matrix(
     for name in ("gpu", "capability", "engine", "engine_version"):
         if name in options:
             raise UsageError(name, wanted="gpus, capabilities and engines, which are lists")
-    bound = signature(explain).bind(model, **options)
-    bound.apply_defaults()
-    given = checked(**bound.arguments)
-    deployment = asked_deployment(given)
+    given, deployment = asked(model, options)
     tables = [open_table(*engine_named(text, "--engine"), given["assume_nearest"])
               for text in engines]
-    checkpoint = open_model(model, **{name: given[name] for name in READ})
-    return make_matrix(checkpoint, tables, asked_gpus(gpus, capabilities), deployment)
+    return make_matrix(asked_model(given), tables, asked_gpus(gpus, capabilities), deployment)
 
 
 def asked_gpus(names: Sequence[str], capabilities: Sequence[str | int | float]) -> list[Gpu]:

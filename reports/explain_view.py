@@ -13,6 +13,7 @@ from quantplan.dispatch.trace import (
     EngineError,
     Finding,
     Layer,
+    Method,
     Selection,
     Trace,
 )
@@ -29,10 +30,10 @@ def explain_view(
     return {
         "schema": SCHEMA,
         "model": model_view(checkpoint),
-        "engine": _engine(trace),
+        "engine": engine_view(trace.engine, trace.version, trace.asked),
         "gpu": gpu_view(gpu),
         "deployment": {**deployment_view(deployment), "dtype": trace.dtype},
-        "method": _method(trace),
+        "method": method_view(trace.method),
         "kv_cache": dict(trace.kv_cache),
         "outcome": trace.outcome,
         "starts": starts(trace),
@@ -65,9 +66,9 @@ def star_path(layer: Layer) -> str:
     return f"{before}.*.{EXPERT.sub('*', after)}"[:-1] if found else layer.path
 
 
-def _engine(trace: Trace) -> dict[str, Any]:
-    asked = {"asked": trace.asked} if trace.asked else {}
-    return {"name": trace.engine, "version": trace.version, **asked}
+def engine_view(name: str, version: str, asked: str | None) -> dict[str, Any]:
+    """Return which engine version answers, and which was asked about where it is another one."""
+    return {"name": name, "version": version, **({"asked": asked} if asked else {})}
 
 
 def model_view(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -110,8 +111,8 @@ def deployment_view(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def _method(trace: Trace) -> dict[str, Any]:
-    method = trace.method
+def method_view(method: Method) -> dict[str, Any]:
+    """Return how the method's name was found, and what serves it."""
     return {
         "checkpoint": method.checkpoint, "requested": method.requested,
         "resolved": method.resolved, "config_class": method.config_class,

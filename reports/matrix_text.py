@@ -96,9 +96,8 @@ def _rows(told: Sequence[Column], numbers: dict[str, str]) -> list[list[str]]:
 def _head(gpus: Sequence[Gpu]) -> list[str]:
     if all(gpu.origin == "capability" for gpu in gpus):
         return [_span(gpus)]
-    shown = [f"{gpu.id or gpu.name} ({gpu.capability_text})" for gpu in gpus[:SHOWN_GPUS]]
-    more = len(gpus) - SHOWN_GPUS
-    return [*shown, f"and {more} more"] if more > 0 else shown
+    shown, rest = _few([f"{gpu.id or gpu.name} ({gpu.capability_text})" for gpu in gpus])
+    return [*shown, rest] if rest else shown
 
 
 def _span(gpus: Sequence[Gpu]) -> str:
@@ -106,9 +105,14 @@ def _span(gpus: Sequence[Gpu]) -> str:
     if all(gpu.origin == "capability" for gpu in gpus):
         first, last = gpus[0].capability_text, gpus[-1].capability_text
         return first if first == last else f"{first} to {last}"
-    more = len(gpus) - SHOWN_GPUS
-    return ", ".join(gpu.id or gpu.name for gpu in gpus[:SHOWN_GPUS]) + (
-        f" and {more} more" if more > 0 else "")
+    shown, rest = _few([gpu.id or gpu.name for gpu in gpus])
+    return f"{', '.join(shown)} {rest}".rstrip()
+
+
+def _few(names: list[str]) -> tuple[list[str], str]:
+    """Return the first names, and of others how many there are."""
+    more = len(names) - SHOWN_GPUS
+    return names[:SHOWN_GPUS], f"and {more} more" if more > 0 else ""
 
 
 def _parts(parts: Sequence[Part]) -> str:

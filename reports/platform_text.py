@@ -9,7 +9,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.platforms import ACCEPTED, REFUSED, MethodState, PlatformTrace
 from quantplan.dispatch.trace import Trace
 from quantplan.reports.columns import columns
-from quantplan.reports.naming import ENGINE_NAMES
+from quantplan.reports.naming import engine_named
 from quantplan.reports.platform_view import NOT_KNOWN
 from quantplan.reports.verdict_text import error_text
 
@@ -41,7 +41,7 @@ def _question(checkpoint: Checkpoint, deployment: Deployment, trace: PlatformTra
 
 def _verdict(trace: PlatformTrace) -> str:
     row, method = trace.place.row, trace.method
-    engine = f"{ENGINE_NAMES[trace.engine]} {trace.version}"
+    engine = engine_named(trace.engine, trace.version)
     asked = f" for {trace.asked}" if trace.asked else ""
     if trace.error:
         words = f"does not start: {trace.error.stage}"
@@ -103,7 +103,7 @@ def grid_text(
     platforms = list(table["platforms"])
     rows = [(name, *(_cell(table, platform, row[platform]) for platform in platforms))
             for name, row in grid.items()]
-    return (f"{ENGINE_NAMES[table['engine']]} {table['version']}: {UNCHECKED}\n"
+    return (f"{engine_named(table['engine'], table['version'])}: {UNCHECKED}\n"
             "The class of every method whose name is accepted; whether it has kernels there is "
             "another question.\n\n"
             + columns(rows, ("method", *platforms)) + "\n")

@@ -7,6 +7,7 @@ from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.platforms import MethodState, PlatformTrace
+from quantplan.reports.explain_view import engine_view, method_view, model_view
 
 SCHEMA = "quantplan/platform/1"
 NOT_KNOWN = ("fields of the config class", "which of the kernels run, and in which mode",
@@ -18,24 +19,19 @@ def platform_view(
     checkpoint: Checkpoint, deployment: Deployment, trace: PlatformTrace
 ) -> dict[str, Any]:
     """Return the answer as JSON-ready data, by reports/schema/platform.v1.json."""
-    method, row = trace.method, trace.place.row
+    row = trace.place.row
     return {
         "schema": SCHEMA,
-        "model": {"name": checkpoint.name, "origin": checkpoint.origin,
-                  "revision": checkpoint.revision, "fetched_bytes": checkpoint.fetched_bytes},
-        "engine": {"name": trace.engine, "version": trace.version,
-                   **({"asked": trace.asked} if trace.asked else {})},
+        "model": model_view(checkpoint),
+        "engine": engine_view(trace.engine, trace.version, trace.asked),
         "platform": {"id": row["id"], "checked_on_hardware": False, "gpu": _gpu(trace),
                      "assumes": row.get("assumes"), "fp8_dtype": trace.place.fp8_dtype,
                      "source": row["source"]},
         "deployment": {"dtype": trace.dtype, "dtype_requested": deployment.dtype,
                        "quantization": deployment.quantization,
                        "kv_cache_dtype": deployment.kv_cache_dtype},
-        "method": {"checkpoint": method.checkpoint, "requested": method.requested,
-                   "resolved": method.resolved, "config_class": method.config_class,
-                   "min_capability": method.min_capability,
-                   "min_capability_asked": trace.place.gate is not None,
-                   "steps": [dict(step._asdict()) for step in method.steps]},
+        "method": {**method_view(trace.method),
+                   "min_capability_asked": trace.place.gate is not None},
         "kv_cache": dict(trace.kv_cache),
         "refused": trace.error is not None,
         "error": _error(trace),

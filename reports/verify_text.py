@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantplan.reports.columns import columns
-from quantplan.reports.naming import ENGINE_NAMES
+from quantplan.reports.naming import engine_named
 
 LONGEST = 400
 """Characters of one value that are shown; the JSON has all."""
@@ -39,7 +39,7 @@ def _verdict(found: Mapping[str, Any]) -> str:
     engine, totals = found["engine"], found["totals"]
     compared = sum(totals[status] for status in COMPARED)
     wrong = totals["disagree"]
-    name = f"{ENGINE_NAMES[engine['name']]} {engine['version']}"
+    name = engine_named(engine["name"], engine["version"])
     head = (f"{name}: {wrong} disagreement{'' if wrong == 1 else 's'} in "
             f"{compared} compared of {found['cases']} cases")
     if engine["table"] == engine["version"]:

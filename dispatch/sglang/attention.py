@@ -4,13 +4,13 @@ of the table in the engine's order (arg_groups/attention_hook.py, model_hook.py,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
+from quantplan.dispatch.candidates import alternatives, listed_candidate, mark_considered
 from quantplan.dispatch.environment import library_facts
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
-from quantplan.dispatch.predicates import PASS, applies, evaluate, fill, holds
+from quantplan.dispatch.predicates import PASS, applies, fill, holds
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.trace import Candidate, Selection, Step, refuse
 from quantplan.tables.errors import NotKnownError
@@ -167,16 +167,10 @@ def _made(rows: Row, rule: Row, facts: dict[str, Any], choice: _Choice) -> _Choi
 def walk(rows: Row, name: str, facts: Row) -> tuple[tuple[Candidate, ...], str]:
     """Return the candidates of a list and the chosen one."""
     found = next(row for row in rows["lists"] if row["id"] == name)
-    tried = list(_candidates(found, facts))
+    tried = [listed_candidate(row["backend"], row, facts, found["source"])
+             for row in found["backends"]]
     chosen = next(one.kernel for one in tried if one.verdict == PASS)
     return tuple(mark_considered(tried, chosen)), chosen
-
-
-def _candidates(found: Row, facts: Row) -> Iterator[Candidate]:
-    for row in found["backends"]:
-        checks = tuple(check for need in row.get("requires", ()) if (
-            check := evaluate(need, facts, row["backend"], found["source"])) is not None)
-        yield Candidate(row["backend"], verdict_of(checks), checks, found["source"])
 
 
 def _selection(facts: Row, choice: _Choice) -> Selection:

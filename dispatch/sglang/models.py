@@ -173,19 +173,17 @@ def _changed(module: Module, change: Change, known: Mapping[str, str], own: bool
     built_as = change.get("module") or OWN_CLASSES.get(module.module, module.module)
     leaves = tuple(leaf for leaf in module.leaves
                    if leaf.name in change.get("leaves", (leaf.name,)))
-    parts = (sum(leaf.n for leaf in leaves),) if change.get("whole") else module.parts
     path = str(change.get("to", module.path.removesuffix(".routed_experts")))
     name = module.known_as if own else path
     default = module.quantized or (module.kind == "embedding" and not own)
     name = next((new + name[len(old):] for old, new in known.items() if name.startswith(old)), name)
     if not own:
         module = module._replace(plain_under=(), quantized_by=())
-    return module._replace(module=built_as, path=path, parts=parts, leaves=leaves, known_from=0,
+    return module._replace(module=built_as, path=path, leaves=leaves, known_from=0,
                            before=(*module.before, *change.get("rules", ())),
                            known_under={}, known_as=change.get("known_as", name),
                            facts={**module.facts, **UNCHECKED} if change.get(
                                "unchecked_blocks") else module.facts,
-                           kind=change.get("kind", module.kind),
                            quantized=change.get("quantized", default))
 
 

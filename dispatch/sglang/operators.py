@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.candidates import alternatives, mark_considered, verdict_of
+from quantplan.dispatch.candidates import alternatives, listed_candidate, mark_considered
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Facts, evaluate, fill
 from quantplan.dispatch.sglang.context import Context, Site, Table
-from quantplan.dispatch.trace import Candidate, Finding, Refusal, Selection, refuse
+from quantplan.dispatch.trace import Finding, Refusal, Selection, refuse
 from quantplan.tables.errors import NotKnownError
 
 Row = Mapping[str, Any]
@@ -48,7 +48,7 @@ def choose(table: Table, list_id: str, facts: Facts) -> Choice:
     """Return the choice from the list; its candidates go by the operators' ids in the list."""
     part = table["operators"][list_id]
     rows = {row["id"]: row for row in part["operators"]}
-    candidates = [_candidate(row, facts) for row in rows.values()]
+    candidates = [listed_candidate(name, row, facts, row["source"]) for name, row in rows.items()]
     chosen = next((c.kernel for c in candidates if c.verdict == PASS), None)
     others = alternatives(candidates, chosen)
     marked = tuple(c._replace(kernel=shown_name(rows[c.kernel]))
@@ -94,12 +94,6 @@ def unfit(table: Table, operators: str, site: Site) -> Exception | None:
                 f"{size} is not a multiple of {piece['multiple_of']}",
                 hint="It takes no such layer: choose another tensor parallel size.")
     return None
-
-
-def _candidate(row: Row, facts: Facts) -> Candidate:
-    checks = tuple(check for need in row.get("requires", ())
-                   if (check := evaluate(need, facts, row["id"], row["source"])) is not None)
-    return Candidate(row["id"], verdict_of(checks), checks, row["source"])
 
 
 def shown_name(row: Row) -> str:

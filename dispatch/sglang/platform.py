@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.platforms import (
+    Named,
     Place,
     PlatformTrace,
     check_supported,
     kv_dtype,
-    lists_of,
     on_platform,
-    states,
+    told,
 )
 from quantplan.dispatch.sglang.config_source import check_without_config
 from quantplan.dispatch.sglang.context import Table
@@ -47,8 +47,4 @@ def resolve_platform(
         kv_cache = kv_dtype(place, deployment.kv_cache_dtype, dtype, named.resolved is not None)
     except Refusal as refusal:
         error = refusal.error
-    return PlatformTrace(
-        "sglang", table["version"], place, dtype, method,
-        {"requested": deployment.kv_cache_dtype, "resolved": kv_cache},
-        tuple(states(table, place, choices)),
-        () if error else lists_of(place, method.resolved, config), error)
+    return told(table, place, deployment, Named(dtype, method, config, kv_cache, error), choices)

@@ -1,6 +1,5 @@
-"""Configs that Transformers' config class refuses: sizes that heads do not divide, and layers that
-differ in what the server asks of the whole model
-(utils/hf_transformers/config.py:get_config)."""
+"""Configs that Transformers' config class refuses: layers that differ in what the server asks of
+the whole model (utils/hf_transformers/config.py:get_config)."""
 
 from __future__ import annotations
 

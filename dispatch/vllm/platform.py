@@ -7,13 +7,13 @@ from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.platforms import (
+    Named,
     Place,
     PlatformTrace,
     check_supported,
     kv_dtype,
-    lists_of,
     on_platform,
-    states,
+    told,
 )
 from quantplan.dispatch.trace import EngineError, Method, Refusal
 from quantplan.dispatch.vllm import coverage
@@ -45,11 +45,7 @@ def resolve_platform(
         kv_cache = kv_dtype(place, deployment.kv_cache_dtype, dtype, named.resolved is not None)
     except Refusal as refusal:
         error = refusal.error
-    return PlatformTrace(
-        "vllm", table["version"], place, dtype, method,
-        {"requested": deployment.kv_cache_dtype, "resolved": kv_cache},
-        tuple(states(table, place, {})),
-        () if error else lists_of(place, method.resolved, config), error)
+    return told(table, place, deployment, Named(dtype, method, config, kv_cache, error))
 
 
 def _computes(place: Place) -> Gpu:
