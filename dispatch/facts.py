@@ -144,3 +144,24 @@ class Deployment(NamedTuple):
         own = (self.linear_backend_per_quant or {}).get(family)
         return (f"--kernel-config.linear_backend_per_quant.{family} {own}" if own
                 else f"--linear-backend {self.linear_backend}")
+
+
+class MemoryFlags(NamedTuple):
+    """The engine's flags that change memory and not selection; None where the engine decides.
+
+    `max_model_len` -1 asks the engine for the longest context that fits
+    (vllm config/model.py:ModelConfig.max_model_len).
+    """
+
+    pp: int = 1
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    dcp: int = 1
+    speculative_config: Mapping[str, Any] | None = None
+    limit_mm_per_prompt: Mapping[str, Any] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, Note
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags, Note
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.trace import Refusal, Trace
@@ -31,10 +31,10 @@ GPU_INDEPENDENT = ("method name", "config fields", "activation dtype", "shapes u
 
 def deployed_budget(
     checkpoint: Checkpoint, table: Mapping[str, Any], deployment: Deployment, gpu: Gpu | None,
-    *, gpu_mem: str | int | None, utilization: float | None,
+    flags: MemoryFlags, *, gpu_mem: str | int | None,
 ) -> Budget:
-    """Return the budget of `checkpoint` under `deployment`, with the engine's refusal if it has
-    one there.
+    """Return the budget of `checkpoint` under `deployment` and `flags`, with the engine's refusal
+    if it has one there.
 
     Raises UsageError when no memory is known, EngineRefusalError when the engine refuses what
     cannot be weighed either, and what make_budget and resolve raise.
@@ -54,8 +54,8 @@ def deployed_budget(
         found = make_budget(
             weighed, structure, memory_bytes=memory_bytes, memory_source=source,
             memory_kind=kind, tp=deployment.tp,
-            utilization=table["defaults"]["gpu_memory_utilization"] if utilization is None
-            else utilization,
+            utilization=table["defaults"]["gpu_memory_utilization"]
+            if flags.gpu_memory_utilization is None else flags.gpu_memory_utilization,
             dtype=_dtype(table, checkpoint, device, deployment.dtype),
             kv_cache_dtype=deployment.kv_cache_dtype, quantized=_quantized(weighed, trace))
     except UsageError:

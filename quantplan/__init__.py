@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quantplan.api import Explanation, budget, explain
+    from quantplan.api import Explanation, explain
     from quantplan.engines import EngineAnswers, explain_engines
     from quantplan.gpu_matrix import matrix
+    from quantplan.memory import budget
     from quantplan.oracle.verification import Verification, verify
     from quantplan.planner.matrix import Matrix
     from quantplan.platforms import PlatformExplanation, explain_platform
@@ -25,7 +26,7 @@ __all__ = ["EngineAnswers", "Explanation", "Matrix", "PlatformExplanation", "Upg
            "Verification", "__version__", "budget", "diff", "explain", "explain_engines",
            "explain_platform", "matrix", "verify"]
 
-_HOMES = {"Explanation": "api", "Upgrade": "upgrade", "budget": "api", "diff": "upgrade",
+_HOMES = {"Explanation": "api", "Upgrade": "upgrade", "budget": "memory", "diff": "upgrade",
           "explain": "api", "EngineAnswers": "engines", "explain_engines": "engines",
           "Matrix": "planner.matrix", "matrix": "gpu_matrix",
           "PlatformExplanation": "platforms", "explain_platform": "platforms",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -12,11 +12,8 @@ from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.time_limit import limited
 from quantplan.dispatch.trace import Trace
 from quantplan.options import backend_name, checked, method_name
-from quantplan.stand_in import assumed, open_table, stand_in_notes
+from quantplan.stand_in import assumed, open_table
 from quantplan.tables.errors import UsageError
-
-if TYPE_CHECKING:
-    from quantplan.planner.budget import Budget
 
 
 class Explanation(NamedTuple):
@@ -93,45 +90,6 @@ def explain(
     return Explanation(checkpoint, device, deployment, assumed(trace, engine_version))
 
 
-def budget(
-    model: str | os.PathLike[str] | Mapping[str, Any],
-    *,
-    gpu_mem: str | int | None = None,
-    gpu: str | None = None,
-    capability: str | int | float | None = None,
-    gpu_memory_utilization: float | None = None,
-    tp: int = 1,
-    dtype: str | None = None,
-    quantization: str | None = None,
-    kv_cache_dtype: str | None = "auto",
-    engine: str = "vllm",
-    engine_version: str | None = None,
-    tensors: Mapping[str, Any] | None = None,
-    side_files: Mapping[str, Any] | None = None,
-    revision: str | None = None,
-    as_format: str | None = None,
-    assume_nearest: bool = False,
-) -> Budget:
-    """Return what fits of `model` in one GPU: weights of one rank, KV bytes per token, KV tokens.
-
-    The memory is `gpu_mem` ("24GiB", "24 GB", bytes), else that of `gpu`, else of this machine's
-    GPU. The other options are those of `explain`. Raises QuantplanError subclasses.
-    """
-    deployment = asked_deployment(checked(**locals()))
-    from quantplan.planner.deployed import deployed_budget
-
-    checkpoint = open_model(model, tensors=tensors, side_files=side_files, revision=revision,
-                            as_format=as_format)
-    device = None
-    if gpu is not None or capability is not None or gpu_mem is None:
-        device = _gpu_with_memory(gpu, capability)
-    table = open_table(engine, engine_version, assume_nearest)
-    with limited():
-        found = deployed_budget(checkpoint, table, deployment, device,
-                                gpu_mem=gpu_mem, utilization=gpu_memory_utilization)
-    return found._replace(notes=(*found.notes, *stand_in_notes(table, engine_version)))
-
-
 def asked_deployment(options: Mapping[str, Any]) -> Deployment:
     """Return the engine's command line of checked options, each as the engine reads it: names of
     its own, and its default where the caller gives none."""
@@ -165,17 +123,6 @@ def open_model(
     from quantplan.dispatch.formats import as_format as in_format
 
     return in_format(checkpoint, as_format)
-
-
-def _gpu_with_memory(gpu: str | None, capability: str | int | float | None) -> Gpu:
-    """Return the GPU asked about; where none is named or here, name the way out that needs none."""
-    try:
-        return open_gpu(gpu, capability)
-    except UsageError as error:
-        if gpu is not None or capability is not None:
-            raise
-        raise UsageError(error.what, wanted="--gpu-mem 24GiB, or a GPU", found=error.found,
-                         hint=error.hint) from None
 
 
 def open_gpu(gpu: str | None, capability: str | int | float | None) -> Gpu:

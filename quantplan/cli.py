@@ -18,6 +18,7 @@ from quantplan.cli_options import (
     assume_nearest,
     checkpoint_options,
     deployment_options,
+    memory_options,
     model_options,
     selection_options,
     sglang_options,
@@ -120,11 +121,11 @@ def diff(**options: Any) -> None:
 @quantplan.command(short_help="Weights, KV bytes and KV tokens in memory.")
 @model_options
 @deployment_options
+@memory_options
+@selection_options
 @click.option("--engine", metavar="vllm[@VERSION]", default="vllm", show_default=True)
 @assume_nearest
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
-@click.option("--gpu-memory-utilization", type=float, metavar="FRACTION",
-              help="Default: the engine's own.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
 def budget(**options: Any) -> None:
     """What fits: weights, KV bytes per token and KV tokens of MODEL in a GPU's memory."""

@@ -92,6 +92,36 @@ def sglang_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def memory_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags that change how much memory the engine takes and what for."""
+    for option in (
+        click.option("--limit-mm-per-prompt", metavar="JSON", help="As vLLM's flag."),
+        click.option("--speculative-config", metavar="JSON", help="As vLLM's flag."),
+        click.option("--dcp", "--decode-context-parallel-size", "dcp",
+                     type=click.IntRange(1, 1024), default=1, show_default=True,
+                     help="As vLLM's flag."),
+        click.option("--num-gpu-blocks-override", type=click.IntRange(1), metavar="BLOCKS",
+                     help="As vLLM's flag."),
+        click.option("--kv-cache-memory-bytes", metavar="20GiB",
+                     help="As vLLM's flag: the KV cache's own size."),
+        click.option("--gpu-memory-utilization", type=float, metavar="FRACTION",
+                     help="As vLLM's flag. Default: the engine's own."),
+        click.option("--enable-prefix-caching/--no-enable-prefix-caching",
+                     "enable_prefix_caching", default=None, help="As vLLM's flag."),
+        click.option("--enforce-eager", is_flag=True, help="As vLLM's flag: no CUDA graphs."),
+        click.option("--max-num-batched-tokens", type=click.IntRange(1), metavar="TOKENS",
+                     help="As vLLM's flag."),
+        click.option("--max-num-seqs", type=click.IntRange(1), metavar="REQUESTS",
+                     help="As vLLM's flag."),
+        click.option("--max-model-len", metavar="TOKENS",
+                     help="As vLLM's flag: 8192, 32k, or auto for the longest that fits."),
+        click.option("--pp", "--pipeline-parallel-size", "pp", type=click.IntRange(1, 1024),
+                     default=1, show_default=True, help="Pipeline parallel size."),
+    ):
+        command = option(command)
+    return command
+
+
 assume_nearest = click.option(
     "--assume-nearest", is_flag=True,
     help="Answer for a version without a table from the nearest one; the answer says so.")

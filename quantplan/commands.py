@@ -94,14 +94,12 @@ def _two_versions(from_: str, to: str | None) -> tuple[str, str | None, str | No
 def run_budget(options: Mapping[str, Any]) -> int:
     """Print the memory budget; return 0 when the weights and a block of KV cache fit and nothing
     known keeps the engine from starting, else 1."""
-    from quantplan.api import budget
+    from quantplan.memory import budget
     from quantplan.reports.budget_text import budget_text
 
-    asked = {name: options[name] for name in (
-        "gpu_mem", "gpu", "capability", "gpu_memory_utilization", "tp", "dtype", "quantization",
-        "kv_cache_dtype", "revision", "as_format", "assume_nearest")}
     engine, version = engine_named(options["engine"], "--engine")
-    found = budget(options["model"], engine=engine, engine_version=version, **asked)
+    found = budget(options["model"], engine=engine, engine_version=version,
+                   **memory_asked(options), **asked_of(options))
     if options["format_"] == "json":
         say_json(found.to_dict())
     else:
@@ -148,6 +146,16 @@ def asked_of(options: Mapping[str, Any]) -> dict[str, Any]:
             "quantization_config": _object(options["quantization_config"],
                                            "--quantization-config"),
             **_kernel_config(options)}
+
+
+def memory_asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments that `budget` has besides those of `explain`."""
+    from quantplan.memory import budget
+
+    own = set(signature(budget).parameters) - {"model", "options"}
+    asked = {name: value for name, value in options.items() if name in own}
+    return {**asked, **{name: _object(options[name], f"--{name.replace('_', '-')}")
+                        for name in ("speculative_config", "limit_mm_per_prompt")}}
 
 
 KERNEL_FIELDS = ("linear_backend", "moe_backend", "linear_backend_per_quant")
