@@ -8,6 +8,7 @@ from quantplan.planner.budget import NOT_SUBTRACTED, Budget, WhatIf
 from quantplan.planner.kv_cache import BLOCK_TOKENS
 from quantplan.planner.lines import EXACT
 from quantplan.reports.columns import columns
+from quantplan.reports.sizes_text import gb, gib, kib
 
 
 def budget_text(budget: Budget) -> str:
@@ -80,19 +81,3 @@ def _what_if_row(row: WhatIf) -> list[object]:
     tokens = f"{row.kv_tokens:,}" if row.fits else "does not fit"
     return [row.format, row.title, gb(row.weight_bytes), gib(row.weight_bytes),
             gib(row.left_bytes), tokens]
-
-
-def gb(size_bytes: int) -> str:
-    """Return bytes in GB, 10^9 bytes, with two decimals."""
-    return f"{size_bytes / 10**9:,.2f}"
-
-
-def gib(size_bytes: int) -> str:
-    """Return bytes in GiB, 2^30 bytes, with two decimals."""
-    return f"{size_bytes / 2**30:,.2f}"
-
-
-def kib(size_bytes: int) -> str:
-    """Return bytes in KiB when they are a whole number of them, else in bytes."""
-    whole, rest = divmod(size_bytes, 1024)
-    return f"{size_bytes:,} bytes" if rest else f"{whole:,} KiB"
