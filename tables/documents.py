@@ -39,6 +39,7 @@ SCHEMAS = {
     "grid": ("grid_rows", "GRID_DOCUMENT"),
     "gpus": ("gpu_rows", "GPU_DOCUMENT"),
     "older": ("gpu_rows", "OLDER_DOCUMENT"),
+    "memory": ("memory_rows", "MEMORY_DOCUMENT"),
     "models": ("model_rows", "MODEL_DOCUMENT"),
     "transformers": ("transformers_rows", "TRANSFORMERS_DOCUMENT"),
     "modes": ("mode_rows", "MODE_DOCUMENT"),
