@@ -20,8 +20,8 @@ FACTS = frozenset({
     "gpu.name", "layer.nk",
     "layer.n_full", "layer.k_full", "fp8.serialized", "fp8.act", "fp8.backend", "fp8.block",
     "fp8.block_k", "fp8.scale_format", "fp4.backend", "fp8.mxfp8_view", "mxfp8.deep_gemm_tiles",
-    "quant.group_size", "nvfp4.swiglu",
-    "moe.backend", "moe.told", "moe.act", "moe.activation", "moe.routing",
+    "quant.group_size", "nvfp4.swiglu", "moe.routing",
+    "moe.backend", "moe.named", "moe.exchange", "moe.told", "moe.act", "moe.activation",
     "quant.method", "quant.fuses_shared",
     "quant.block", "model.shared_fused", "model.language", "experts.format",
 })

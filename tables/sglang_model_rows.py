@@ -65,6 +65,7 @@ PASSED_BACKEND: Row = {
                      of=Field("text", "a method")),
     "untyped": Field("flag", "only without --quantization and without expert parallel ranks",
                      required=False),
+    "alone": Field("flag", "only where no tokens are exchanged between experts", required=False),
     "over": Field("list", "backends besides auto that it replaces", required=False,
                   of=Field("text", "a backend")),
     "moe_backend": Field("text", "what --moe-runner-backend auto becomes"),
@@ -105,6 +106,7 @@ SERVER_PASS: Row = {
                                          "attribute where config.json has no such list",
                                          required=False),
                                  }),
+    "exchanged": Field("flag", "the pass chooses where tokens are exchanged too", required=False),
     "not_known": Field("list", "quantization for which what it does is not in the table",
                        required=False, of=Field("text", "a method")),
     "not_known_with": Field("text", "field of quantization_config with which what it does is not "

@@ -43,6 +43,12 @@ METHOD: Row = {
     "source": Field("text", "engine file:symbol"),
 }
 
+REFUSAL: Row = {
+    "type": Field("text", "the exception"),
+    "message": Field("text", "the engine's words; {fact} is filled in"),
+    "hint": Field("text", "what the user can do"),
+}
+
 OPERATOR: Row = {
     "id": Field("text", "its name in this list"),
     "kernel": Field("text", "the operator that the layer calls"),
@@ -56,6 +62,8 @@ OPERATOR: Row = {
     "kernel_backend": Field("text", "the backend that it is called with", required=False),
     "fails": Field("text", "of a layer that has no operator: the error of the first forward",
                    required=False),
+    "refuses": Field("row", "of experts: what ends the start as their runner is made",
+                     required=False, of=REFUSAL),
     "source": Field("text", "engine file:symbol"),
 }
 
@@ -69,12 +77,6 @@ OPERATORS: Row = {
     "activations": Field("list", "of experts: activations besides gated SiLU that they serve",
                          required=False, of=Field("text", "an activation")),
     "source": Field("text", "engine file:symbol"),
-}
-
-REFUSAL: Row = {
-    "type": Field("text", "the exception"),
-    "message": Field("text", "the engine's words; {fact} is filled in"),
-    "hint": Field("text", "what the user can do"),
 }
 
 CT_SCHEME: Row = {
@@ -169,8 +171,29 @@ SGLANG_DOCUMENT: Row = {
         }),
         "fp8_asserts": Field("list", "what Fp8MoEMethod asserts when it is made; the first that "
                              "fails ends the start", required=False, of=REQUIREMENT),
+        "serves_as": Field("text", "the value whose place it takes in the layers", required=False),
+        "only": Field("row", "the only method that it serves; another ends the start",
+                      required=False, of={
+            "method": Field("text", "the method's class"),
+            "type": Field("text", "the exception"),
+            "message": Field("text", "the engine's words; {method} is filled in"),
+            "source": Field("text", "engine file:symbol"),
+        }),
+        "spreads": Field("row", "it stands for auto with the exchange of tokens of its name, which "
+                         "spreads experts over all ranks, and is refused on other GPUs",
+                         required=False, of={
+            "families": Field("list", "gpu.family", of=Field("int", "capability x 10, rounded")),
+            "type": Field("text", "the exception"),
+            "message": Field("text", "the engine's words"),
+            "source": Field("text", "engine file:symbol"),
+        }),
+        "refused": Field("row", "what ends the start with it, once arguments are resolved",
+                         required=False, of={
+            "type": Field("text", "the exception"),
+            "message": Field("text", "the engine's words"),
+            "source": Field("text", "engine file:symbol"),
+        }),
         "not_known": Field("flag", "what it does is not in the table", required=False),
-        "decides_always": Field("flag", "for models without routed experts too", required=False),
     }),
     "moe_backends_source": Field("text", "engine file:symbol"),
     "moe_backend_rewrites": Field("list", "--moe-runner-backend under some --quantization values",
@@ -178,7 +201,10 @@ SGLANG_DOCUMENT: Row = {
         "method": Field("text", "the --quantization value"),
         "families": Field("list", "gpu.family, where not all", required=False,
                           of=Field("int", "capability x 10, rounded down to 10")),
-        "keeps": Field("list", "backends that stay", of=Field("text", "a backend")),
+        "keeps": Field("list", "backends that stay", required=False,
+                       of=Field("text", "a backend")),
+        "asked": Field("list", "the only backends that do not stay", required=False,
+                       of=Field("text", "a backend")),
         "backend": Field("text", "what the others become, or auto alone where others are refused"),
         "refuses": Field("text", "the ValueError's words for others but auto", required=False),
         "source": Field("text", "engine file:symbol"),

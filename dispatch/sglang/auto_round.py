@@ -113,7 +113,7 @@ def experts(
         _check_plain(fields, layer, site)
         return wna16_experts(held, site, layer.bits, layer.group_size)
     if fields.gptq:
-        check_backend_is_auto(context, site, gptq.EXPERTS)
+        check_backend_is_auto(context, site, gptq.EXPERTS, "GPTQMarlinMoEMethod")
         return Assignment("GPTQMarlinMoEMethod", "GPTQMarlinMoEScheme",
                           f"experts_marlin_w{layer.bits}")
     return awq.marlin_experts(layer.group_size, context, site, held)

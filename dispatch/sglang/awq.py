@@ -92,7 +92,7 @@ def marlin_experts(group_size: int, context: Context, site: Site, held: Experts)
                      f"dimension -{held.hidden}: [{held.number}, -{held.hidden}, "
                      f"{2 * held.intermediate}]", site.path, EXPERTS_MADE,
                      hint="Serve a checkpoint with groups of 32, 64 or 128.")
-    check_backend_is_auto(context, site, EXPERTS)
+    check_backend_is_auto(context, site, EXPERTS, "AWQMoEMethod")
     return Assignment("AWQMoEMethod", "AWQMoEScheme", "experts_marlin_w4")
 
 

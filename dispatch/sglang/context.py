@@ -78,11 +78,15 @@ def unquantized(why: str) -> Assignment:
     return Assignment("UnquantizedLinearMethod", operators="unquantized", why=why)
 
 
+NO_EXCHANGE = "none"
+"""--moe-a2a-backend where none is asked for."""
+
+
 def base_facts(
     table: Table, gpu: Gpu, deployment: Deployment, dtype: str, moe_backend: str
 ) -> dict[str, Any]:
     """Return the facts that no layer changes: gpu.*, lib.*, env.*, dtype.model, fp8.backend,
-    fp4.backend, moe.backend.
+    fp4.backend, moe.backend, moe.named, moe.exchange.
 
     Raises UsageError for an unknown library.
     """
@@ -90,11 +94,18 @@ def base_facts(
         "gpu.capability": gpu.capability, "gpu.family": capability_family(gpu.capability),
         "gpu.capability_text": gpu.capability_text, "gpu.name": gpu.name, "dtype.model": dtype,
         "fp8.backend": fp8_backend(table, gpu, deployment.fp8_gemm_backend),
-        "moe.backend": moe_backend,
+        "moe.backend": table["moe_backends"][moe_backend].get("serves_as", moe_backend),
+        "moe.named": moe_backend, "moe.exchange": _exchange(table, deployment),
         **library_facts(table["libraries"], deployment),
         **variable_facts(table["environment"], deployment),
     }
     return {**facts, "fp4.backend": fp4_backend(table, facts, deployment.fp4_gemm_backend)}
+
+
+def _exchange(table: Table, deployment: Deployment) -> str:
+    """Return the exchange of tokens that --moe-backend names."""
+    asked = deployment.moe_backend
+    return asked if "spreads" in table["moe_backends"][asked] else NO_EXCHANGE
 
 
 def fp4_backend(table: Table, facts: Mapping[str, Any], asked: str) -> str:

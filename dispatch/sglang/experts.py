@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
 from quantplan.dispatch.sglang.operators import chosen
+from quantplan.dispatch.sglang.runners import check_runner_made
 from quantplan.dispatch.sglang.serving import Serving
 from quantplan.dispatch.trace import Layer, refuse
 from quantplan.tables.errors import NotKnownError
@@ -42,6 +43,7 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
     """Return the layer of routed experts and what its method decided."""
     held = experts_held(context, site)
     assignment = serving.experts(site, held) or unquantized_experts()
+    check_method(context, assignment.method, site)
     _check_activation(context, held, assignment)
     layer = Layer(site.path, site.module.module, layer_index=site.layer_index,
                   method=assignment.method, scheme=assignment.scheme, why=assignment.why,
@@ -50,6 +52,7 @@ def experts_layer(context: Context, serving: Serving, site: Site) -> tuple[Layer
         return layer, assignment
     choice = chosen(context, assignment.operators,
                     {"moe.activation": held.activation, **assignment.facts})
+    check_runner_made(context, choice, assignment, site)
     return layer._replace(selection=choice.selection, mode=choice.text("mode"),
                           act=choice.text("act"), why=assignment.why or choice.text("because"),
                           moe_backend=choice.text("runner") or NO_RUNNER,
@@ -106,8 +109,17 @@ def unquantized_experts(why: str | None = None, told: str = "all") -> Assignment
                       facts={"moe.told": told}, why=why)
 
 
-def check_backend_is_auto(context: Context, site: Site, source: str) -> None:
-    """Refuse a backend that was asked for: the scheme asserts that there is none."""
+def check_method(context: Context, method: str, site: Site) -> None:
+    """Refuse experts of another method than the only one that the backend serves."""
+    only = context.table["moe_backends"][context.facts["moe.named"]].get("only")
+    if only is not None and method != only["method"]:
+        raise refuse("kernel selection", only["type"], only["message"].replace("{method}", method),
+                     site.path, only["source"], hint="Drop --moe-backend.")
+
+
+def check_backend_is_auto(context: Context, site: Site, source: str, method: str) -> None:
+    """Refuse a backend that was asked for: the scheme of the method asserts that there is none."""
+    check_method(context, method, site)
     if context.facts["moe.backend"] != "auto":
         raise refuse("kernel selection", "AssertionError", "", site.path, source,
                      hint="Leave --moe-backend at auto: Marlin serves these experts.")

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from quantplan.dispatch.environment import check_known
-from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.models import built, model_row
+from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
 
@@ -39,15 +40,25 @@ def check_flags(table: Table, deployment: Deployment) -> None:
         _check_name(flag, asked, rows)
 
 
+def spread(table: Table, gpu: Gpu, deployment: Deployment) -> Deployment:
+    """Return the deployment, with experts spread over all ranks where --moe-backend names an
+    exchange of tokens between these; refuses GPUs that do not have it."""
+    row = table["moe_backends"][deployment.moe_backend].get("spreads")
+    if row is None:
+        return deployment
+    if capability_family(gpu.capability) not in row["families"]:
+        raise refuse("flags", row["type"], row["message"], None, row["source"],
+                     hint="Drop --moe-backend.")
+    return deployment._replace(expert_parallel=True)
+
+
 def check_runner(table: Table, checkpoint: Checkpoint, asked: str) -> None:
     """Raise NotKnownError for a --moe-backend that is not in the table, where the model has routed
-    experts: for others the flag decides nothing, but where its row says so."""
-    backend = table["moe_backends"][asked]
-    if not backend.get("not_known"):
+    experts: for others the flag decides nothing."""
+    if not table["moe_backends"][asked].get("not_known"):
         return
     row = model_row(table, checkpoint)
-    if backend.get("decides_always") or not row or any(
-            module.kind == "experts" for module in built(checkpoint, row).modules):
+    if not row or any(module.kind == "experts" for module in built(checkpoint, row).modules):
         raise NotKnownError(f"SGLang with --moe-backend {asked}",
                             hint="What runs then is not in the table yet.")
 

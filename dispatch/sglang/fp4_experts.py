@@ -22,7 +22,7 @@ def packed_experts(context: Context, site: Site, held: Experts) -> Assignment | 
     if backend in ("auto", "triton"):
         return None
     if backend != "flashinfer_mxfp4":
-        raise NotKnownError(f"packed MXFP4 experts with --moe-backend {backend}",
+        raise NotKnownError(f"packed MXFP4 experts with --moe-backend {context.facts['moe.named']}",
                             wanted="auto or triton", hint="Drop --moe-backend.")
     if family == TRTLLM_FAMILY:
         return Assignment("Mxfp4FlashinferTrtllmMoEMethod", operators="experts_packed_trtllm")

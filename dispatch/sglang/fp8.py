@@ -27,6 +27,7 @@ EXPERTS = "layers/quantization/fp8.py:Fp8MoEMethod.__init__"
 CREATED = "layers/quantization/fp8.py:Fp8MoEMethod.create_fp8_moe_weight_"
 ALIGNED = ("layers/moe/moe_runner/flashinfer_trtllm.py:"
            "align_fp8_moe_weights_for_flashinfer_trtllm")
+HPC_OPS = "layers/quantization/fp8.py:Fp8MoEMethod._prepare_hpc_ops_weights"
 MARLIN = "apply_fp8_marlin_linear"
 SCHEMES = ("static", "dynamic")
 NVFP4_GROUP = 16
@@ -188,6 +189,11 @@ def _own_experts(
     refusal = refuse("weight loading", "AssertionError", "", site.path, ALIGNED, hint="The backend "
                      "needs activation scales in the checkpoint: pass --moe-backend triton."
                      ) if unscaled else None
+    if backend == "hpc_ops" and fields.block is None and fields.act == "dynamic":
+        refusal = refuse("weight loading", "ValueError", "The hpc_ops MoE runner backend requires "
+                         "static activation scales for per-tensor FP8 models (activation_scheme="
+                         "'static' in the checkpoint quantization config).", site.path,
+                         HPC_OPS, hint="Drop --moe-backend.")
     return Assignment("Fp8MoEMethod", None, operators, facts, refusal=refusal)
 
 

@@ -141,7 +141,7 @@ def odd_scales(scales: int, grouped: bool, site: Site) -> Exception | None:
 
 def experts(fields: GptqFields, context: Context, site: Site, held: Experts) -> Assignment | None:
     """Return the assignment of routed experts, which no rule of `dynamic` reaches."""
-    check_backend_is_auto(context, site, EXPERTS)
+    check_backend_is_auto(context, site, EXPERTS, "GPTQMarlinMoEMethod")
     return Assignment("GPTQMarlinMoEMethod", "GPTQMarlinMoEScheme",
                       f"experts_marlin_w{fields.bits}")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.sglang import fp8
-from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
-from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
+from quantplan.dispatch.sglang.context import NO_EXCHANGE, Assignment, Context, Site, unquantized
+from quantplan.dispatch.sglang.experts import Experts, check_method, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, names, sub
 from quantplan.dispatch.sglang.fp8 import Fp8Fields
 from quantplan.dispatch.sglang.quark_names import Named, layer_config, with_quark_leaves
@@ -138,7 +138,7 @@ def experts(fields: QuarkFields, context: Context, site: Site, held: Experts) ->
         return unquantized_experts("named in exclude")
     if (block := _block(config, site)) is not None:
         return fp8.experts(block, context, site, held)
-    return _experts(config, site)
+    return _experts(config, context, site)
 
 
 def _parts(config: Config, site: Site) -> tuple[Config, Config]:
@@ -206,9 +206,10 @@ def _written(config: Config, field: str) -> Any:
     return {key: part[key] for key in WRITTEN if key in part}
 
 
-def _experts(config: Config, site: Site) -> Assignment:
+def _experts(config: Config, context: Context, site: Site) -> Assignment:
     weight, inputs = _parts(config, site)
     if _is_mxfp4(weight, inputs):
+        _check_aiter(context, site)
         return Assignment("QuarkFusedMoEMethod", "QuarkW4A4MXFp4MoE", refusal=refuse(
             "weight loading", "NameError", "name 'e8m0_shuffle' is not defined", site.path,
             "layers/quantization/quark/schemes/quark_w4a4_mxfp4_moe.py:QuarkW4A4MXFp4MoE",
@@ -222,6 +223,18 @@ def _experts(config: Config, site: Site) -> Assignment:
     act = "static" if not inputs.get("is_dynamic") else "per_token" if channels else "per_tensor"
     return Assignment("QuarkFusedMoEMethod", "QuarkW8A8FP8MoE", "experts_quark_fp8",
                       {"moe.act": act})
+
+
+def _check_aiter(context: Context, site: Site) -> None:
+    """Refuse MXFP4 experts without AITER, which auto means unless tokens are exchanged."""
+    check_method(context, "QuarkFusedMoEMethod", site)
+    backend, exchange = context.facts["moe.backend"], context.facts["moe.exchange"]
+    if backend != "aiter" and (backend, exchange) != ("auto", NO_EXCHANGE):
+        asked = "auto" if backend == "auto" else context.facts["moe.named"]
+        raise refuse("kernel selection", "NotImplementedError", "Quark MXFP4 MoE currently "
+                     f"requires the AITER runner; got {asked!r}.", site.path,
+                     "layers/quantization/quark/schemes/quark_w4a4_mxfp4_moe.py:QuarkW4A4MXFp4MoE",
+                     hint="Drop --moe-backend.")
 
 
 def kv_method(fields: QuarkFields) -> str:

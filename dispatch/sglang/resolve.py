@@ -22,7 +22,7 @@ from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
 from quantplan.dispatch.sglang.ends import check_ends
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import TYPED, Told, findings
-from quantplan.dispatch.sglang.flags import check_flags, check_runner, renamed
+from quantplan.dispatch.sglang.flags import check_flags, check_runner, renamed, spread
 from quantplan.dispatch.sglang.mamba import check_ranks
 from quantplan.dispatch.sglang.models import (
     built,
@@ -68,6 +68,7 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
     attends: Attended | None = None
     try:
         hub = "<hub>" if checkpoint.origin == "mapping" else HUB  # as <model> stands for its folder
+        deployment = spread(table, gpu, deployment)
         check_runner(table, checkpoint, deployment.moe_backend)
         check_type(table, checkpoint, deployment, ("ValueError", CONFIGS, hub))
         check_laws(table, checkpoint)

@@ -38,6 +38,9 @@ def server_arguments(
         raise refuse("flags", "AssertionError", row["says"].replace("{method}", str(typed)), None,
                      table["moe_backends_source"],
                      hint="Drop --moe-backend, or name a method that it takes.")
+    if "refused" in row:
+        raise refuse("flags", row["refused"]["type"], row["refused"]["message"], None,
+                     row["refused"]["source"], hint="Drop --moe-backend.")
     whole = row.get("whole_experts", {})
     if deployment.expert_parallel and deployment.tp > 1 and typed in whole.get("methods", ()):
         raise refuse("flags", "AssertionError", whole["says"], None, table["moe_backends_source"],
@@ -45,13 +48,18 @@ def server_arguments(
     return server._replace(dtype=model.get("dtype", server.dtype))
 
 
+def _leaves(row: Row, backend: str) -> bool:
+    """Return whether the row gives a backend up."""
+    return backend in row["asked"] if "asked" in row else backend not in row["keeps"]
+
+
 def _rewritten(table: Table, typed: str | None, family: int, backend: str) -> str:
     row = next((row for row in table["moe_backend_rewrites"]
-                if row["method"] == typed and backend not in row["keeps"]
+                if row["method"] == typed and _leaves(row, backend)
                 and family in row.get("families", (family,))), None)
     if row is None:
         return backend
-    if "refuses" in row and backend != "auto":
+    if "refuses" in row and table["moe_backends"][backend].get("serves_as", backend) != AUTO:
         raise refuse("flags", "ValueError", row["refuses"], None, row["source"],
                      hint="Drop --moe-backend.")
     return str(row["backend"])

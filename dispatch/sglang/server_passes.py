@@ -59,9 +59,17 @@ def passed(changes: Row, server: Server, asked: Asked) -> Server:
     _check_activation(changes, method, asked)
     backend = _of_mixed(changes, method, asked)
     rule: Row = {"moe_backend": backend} if backend else _rule(changes, method, asked)
-    if "moe_backend" in rule and server.moe_backend in (AUTO, *rule.get("over", ())):
+    free = (AUTO, *rule.get("over", ()), *_exchanges(changes, asked.table))
+    if "moe_backend" in rule and server.moe_backend in free:
         server = server._replace(moe_backend=rule["moe_backend"])
     return server._replace(dtype=changes.get("dtypes", {}).get(method, server.dtype))
+
+
+def _exchanges(changes: Row, table: Table) -> list[str]:
+    """Return the values of --moe-runner-backend that leave it to a pass that asks of no exchange of
+    tokens."""
+    return [name for name, row in table["moe_backends"].items()
+            if "spreads" in row] if changes.get("exchanged") else []
 
 
 def _rule(changes: Row, method: str, asked: Asked) -> Row:
@@ -72,8 +80,11 @@ def _rule(changes: Row, method: str, asked: Asked) -> Row:
 
 def _fits(rule: Row, method: str, asked: Asked) -> bool:
     deployment = asked.deployment
+    exchanged = "spreads" in asked.table["moe_backends"][deployment.moe_backend]
     if rule.get("untyped") and (deployment.quantization not in (None, UNQUANT)
-                                or deployment.expert_parallel):
+                                or (deployment.expert_parallel and not exchanged)):
+        return False
+    if rule.get("alone") and exchanged:
         return False
     return (method in rule.get("methods", (method,))
             and asked.family in rule.get("families", (asked.family,)))

@@ -61,6 +61,7 @@ def _start(asked: Asked, leaves: Leaves) -> None:
         model_path=asked.folder, tokenizer_path=asked.folder,
         **{"trust_remote_code": False, **asked.question["flags"]})
     arguments.resolve_once()
+    _check_adapters(arguments)
     asked.stage = "publish"
     context.publish(arguments, role="scheduler",
                     ranks=context.SpawnRanks(world_rank=0, gpu_id=0))
@@ -80,6 +81,13 @@ def _start(asked: Asked, leaves: Leaves) -> None:
     _read_cache_dtype(asked, config, context, model)
     asked.stage = "process_weights"
     asked.answer["layers"] = layers_of(model, config.dtype, leaves, asked)
+
+
+def _check_adapters(arguments: Any) -> None:
+    """Do what the server checks of runners for adapters once arguments are resolved
+    (arg_groups/lora_hook.py), in versions that have them."""
+    hook = imported("sglang.srt.arg_groups.lora_hook")
+    getattr(hook, "check_lora_moe_runner_args", lambda arguments: None)(arguments)
 
 
 def _second_reading(arguments: Any, model: Any) -> Any:

@@ -23,7 +23,7 @@ OTHERS = ("torchvision", "torchaudio", "torchcodec", "xgrammar", "outlines", "ll
           "opentelemetry", "mooncake", "gradio", "ray")
 """Packages that decide no kernel."""
 
-ASKED_FOR = ("cudnn",)
+ASKED_FOR = ("cudnn", "hpc")
 """Packages that are there only where a question says so."""
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
