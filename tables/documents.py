@@ -43,6 +43,7 @@ SCHEMAS = {
     "models": ("model_rows", "MODEL_DOCUMENT"),
     "transformers": ("transformers_rows", "TRANSFORMERS_DOCUMENT"),
     "modes": ("mode_rows", "MODE_DOCUMENT"),
+    "kv": ("kv_cache_rows", "KV_CACHE_DOCUMENT"),
 }
 """Folder under tables/ -> the module and name of its schema."""
 

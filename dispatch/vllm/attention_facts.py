@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.vllm.context import Context, Site
 from quantplan.dispatch.vllm.flash_attention import flash_facts
 
@@ -78,9 +79,15 @@ def _kind(is_mla: bool, encoder_only: bool, windowed: bool) -> str:
 def window(context: Context, own: Row) -> int | None:
     """Return the layer's window in tokens: its own, else the one that the cache config has for
     every layer, which it has only where no layer has one of its own."""
-    if "window" in own or any("window" in m.facts for m in context.structure.modules):
-        return own.get("window")
-    return context.structure.sliding_window
+    return window_of(context.structure, own)
+
+
+def window_of(structure: Structure, own: Row) -> int | None:
+    """Return the window of a layer with the facts `own`, as window() does."""
+    if "window" in own or any("window" in m.facts for m in structure.modules):
+        found: int | None = own.get("window")
+        return found
+    return structure.sliding_window
 
 
 def mla_facts(own: Row) -> Facts:
