@@ -1,40 +1,30 @@
-"""Does it fit: the engine's share of the GPU, minus weights, in tokens of KV cache."""
+"""Does it fit: the engine's share of a GPU minus weights and overheads, in tokens of KV cache."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.facts import Checkpoint, Note
-from quantplan.dispatch.formats import what_if_formats
+from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags, Note
 from quantplan.dispatch.structure import Structure
-from quantplan.dispatch.weight_format import WeightFormat, read_format
-from quantplan.planner.kv_cache import BLOCK_TOKENS, kv_line, kv_notes
-from quantplan.planner.lines import SPEC, BudgetLine
-from quantplan.planner.weights import Quantized, Weights, count_parameters, weigh, weigh_sizes
+from quantplan.dispatch.trace import Trace
+from quantplan.planner.kv_cache import kv_line, kv_notes
+from quantplan.planner.kv_full import FullKv
+from quantplan.planner.lines import EXACT, SPEC, UNKNOWN, BudgetLine, total_bytes
+from quantplan.planner.overheads import overhead_lines, overhead_notes
+from quantplan.planner.serving import Serving, serving
+from quantplan.planner.weights import Quantized, Weights, count_parameters, weigh
+from quantplan.planner.what_if import WhatIf, what_if
 from quantplan.tables.errors import UsageError
+from quantplan.tables.memory_loading import memory_rules
+from quantplan.tables.versions import default_version
 
-SCHEMA = "quantplan/budget/1"
-DEFAULT_UTILIZATION = 0.92
-"""vLLM 0.32.0 config/cache.py:CacheConfig.gpu_memory_utilization."""
-ENGINE_SOURCE = "vllm 0.32.0 v1/worker/utils.py:request_memory"
-NOT_SUBTRACTED = ("activations", "CUDA graphs", "non-torch memory", "allocator rounding",
-                  "rotary tables", "kernel repacking")
-"""What the engine takes besides weights; until it is modelled, tokens are an upper bound."""
-
-
-class WhatIf(NamedTuple):
-    """One format of the comparison; `problem` says why it has no figures."""
-
-    format: str
-    title: str
-    weight_bytes: int = 0
-    left_bytes: int = 0
-    kv_bytes_per_token: int = 0
-    kv_tokens: int = 0
-    fits: bool = False
-    problem: str | None = None
+SCHEMA = "quantplan/budget/2"
+ENGINE = "vllm"
+ASSUMED_CAPABILITY = 90
+"""Stands for the GPU when only its memory is given; what it decides is told only where every GPU
+decides the same."""
 
 
 class EngineRefusal(NamedTuple):
@@ -51,26 +41,43 @@ class EngineRefusal(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """The memory of one GPU of a deployment; every bytes figure is per tensor-parallel rank.
+    """The memory of one GPU of a deployment; every bytes figure is per rank.
 
-    `kv_tokens` is an upper bound: NOT_SUBTRACTED has still to come out of `left_bytes`, which is
-    negative when the weights alone are too large.
+    `kv_bytes` is what is left for the KV cache, negative when weights and overheads are too large;
+    an upper bound where an overhead is not known.
     """
 
     model: str
     architecture: str
-    tp: int
+    deployment: Deployment
+    flags: MemoryFlags
+    serving: Serving
     dtype: str
     memory: BudgetLine
     engine_memory: BudgetLine
-    utilization: float
     linear_parameters: int
     other_parameters: int
     weights: Weights
-    kv_per_token: BudgetLine
+    overheads: tuple[BudgetLine, ...]
+    kv: FullKv
     what_if: tuple[WhatIf, ...]
     notes: tuple[Note, ...]
     refusal: EngineRefusal | None = None
+
+    @property
+    def version(self) -> str:
+        """Return the engine version whose memory rules were used."""
+        return self.serving.rules.version
+
+    @property
+    def tp(self) -> int:
+        """Return the tensor parallel size."""
+        return self.deployment.tp
+
+    @property
+    def utilization(self) -> float:
+        """Return the engine's share of the GPU's memory."""
+        return self.serving.utilization
 
     @property
     def total_parameters(self) -> int:
@@ -78,125 +85,147 @@ class Budget(NamedTuple):
         return self.linear_parameters + self.other_parameters
 
     @property
-    def left_bytes(self) -> int:
-        """Return the engine's memory minus the weights."""
-        return self.engine_memory.bytes - self.weights.bytes
+    def overhead_bytes(self) -> int:
+        """Return the sum of the overheads."""
+        return total_bytes(self.overheads)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Return what is available for the KV cache: given, or what weights and overheads leave."""
+        given = self.flags.kv_cache_memory_bytes
+        if given is not None:
+            return given
+        return self.engine_memory.bytes - self.weights.bytes - self.overhead_bytes
+
+    @property
+    def plus_minus_bytes(self) -> int:
+        """Return how far `kv_bytes` may be off, every term off the same way."""
+        if self.flags.kv_cache_memory_bytes is not None:
+            return 0
+        return sum(line.plus_minus_bytes for line in (*self.weights.lines, *self.overheads))
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Return whether an overhead is not known, so that less may be left."""
+        return any(line.kind == UNKNOWN for line in self.overheads)
+
+    @property
+    def max_model_len(self) -> int:
+        """Return the longest request: as given, the model's own, or what fits under `auto`."""
+        if self.flags.max_model_len == -1:
+            return max(1, self.largest_context)
+        return self.serving.max_model_len
+
+    @property
+    def largest_context(self) -> int:
+        """Return the longest request that the KV cache holds, up to the model's own limit."""
+        return self.kv.largest_context(self.kv_bytes)
 
     @property
     def kv_tokens(self) -> int:
-        """Return the most tokens that the KV cache could hold."""
-        return tokens_in(self.left_bytes, self.kv_per_token.bytes)
+        """Return the tokens that the engine prints as "GPU KV cache size"."""
+        return self.kv.printed_tokens(max(0, self.kv_bytes), self.max_model_len)
 
     @property
-    def kv_block_tokens(self) -> int:
-        """Return the same in whole blocks of 16 tokens, as the engine allocates them."""
-        return self.kv_tokens // BLOCK_TOKENS * BLOCK_TOKENS
-
-    @property
-    def fits(self) -> bool:
-        """Return whether the weights and at least one block of KV cache fit."""
-        return self.kv_block_tokens > 0
+    def max_concurrency(self) -> float:
+        """Return the engine's "Maximum concurrency" for requests of `max_model_len`."""
+        return self.kv.max_concurrency(max(0, self.kv_bytes), self.max_model_len)
 
     @property
     def missing_bytes(self) -> int:
-        """Return the bytes that the weights and one block of KV cache lack; 0 when they fit."""
-        return 0 if self.fits else BLOCK_TOKENS * self.kv_per_token.bytes - self.left_bytes
+        """Return what weights, overheads and the least KV cache lack; 0 when they fit."""
+        needed = self.least_kv_bytes - self.kv_bytes
+        taken = self.weights.bytes + self.overhead_bytes + max(0, self.kv_bytes)
+        if self.flags.kv_cache_memory_bytes is not None:
+            needed = max(needed, taken - self.memory.bytes)
+        return max(0, needed)
+
+    @property
+    def least_kv_bytes(self) -> int:
+        """Return the bytes of the KV cache that the engine needs to start: one request of the
+        length that was asked for, else one block, and the block that it never uses."""
+        asked = self.flags.max_model_len or 0
+        blocks = 1 + -(-max(1, asked) // self.kv.block_tokens)
+        return (blocks * self.kv.block_tokens * self.kv.bytes_per_token
+                + self.kv.fixed_bytes_per_request)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether weights, overheads and the least KV cache fit."""
+        return self.missing_bytes == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the budget as plain data of the schema reports/schema/budget.v1.json."""
-        return {
-            "schema": SCHEMA,
-            "model": {"name": self.model, "architecture": self.architecture,
-                      "format": self.weights.title, "linear_parameters": self.linear_parameters,
-                      "other_parameters": self.other_parameters,
-                      "total_parameters": self.total_parameters},
-            "deployment": {"tp": self.tp, "dtype": self.dtype, "utilization": self.utilization},
-            "memory": self.memory.to_dict(),
-            "engine_memory": self.engine_memory.to_dict(),
-            "weights": {"bytes": self.weights.bytes, "origin": self.weights.origin,
-                        "lines": [line.to_dict() for line in self.weights.lines]},
-            "kv_cache": {"per_token": self.kv_per_token.to_dict(), "tokens": self.kv_tokens,
-                         "block_tokens": BLOCK_TOKENS, "tokens_in_blocks": self.kv_block_tokens},
-            "left_bytes": self.left_bytes,
-            "fits": self.fits,
-            "refusal": self.refusal._asdict() if self.refusal else None,
-            "missing_bytes": self.missing_bytes,
-            "not_subtracted": list(NOT_SUBTRACTED),
-            "what_if": [row._asdict() for row in self.what_if],
-            "notes": [note._asdict() for note in self.notes],
-        }
+        """Return the budget as plain data of the schema reports/schema/budget.v2.json."""
+        from quantplan.planner.budget_data import budget_data
 
-
-def tokens_in(left_bytes: int, bytes_per_token: int) -> int:
-    """Return the whole tokens that fit into `left_bytes`, 0 when it is negative."""
-    return max(0, left_bytes // bytes_per_token)
+        return {"schema": SCHEMA, **budget_data(self)}
 
 
 def make_budget(
     checkpoint: Checkpoint, structure: Structure, *, memory_bytes: int,
-    memory_source: str = "as given", memory_kind: str = SPEC,
-    utilization: float = DEFAULT_UTILIZATION, tp: int = 1, dtype: str = "bfloat16",
-    kv_cache_dtype: str = "auto", quantized: Quantized | None = None,
+    memory_source: str = "as given", memory_kind: str = SPEC, dtype: str = "bfloat16",
+    deployment: Deployment | None = None, flags: MemoryFlags | None = None,
+    gpu: Gpu | None = None, trace: Trace | None = None, version: str | None = None,
+    quantized: Quantized | None = None,
 ) -> Budget:
-    """Return the budget of one GPU with `memory_bytes`, one of `tp` that share the model.
+    """Return the budget of one GPU with `memory_bytes` under vLLM `version` (None: the default).
 
-    `dtype` is the resolved serving dtype, `kv_cache_dtype` the requested one; `memory_kind` is
-    "measured" for a driver's figure; `quantized` is as in weigh(). Raises UsageError for options
-    that cannot be or a layer that does not divide over the ranks, NotKnownError for formats and KV
-    cache dtypes without a row, CheckpointError for headers that contradict the config.
+    `dtype` is the resolved serving dtype; `memory_kind` is "measured" for a driver's figure;
+    `trace` says which kernels run, `quantized` is as in weigh(). Raises UsageError for options
+    that cannot be or a layer that does not divide over the ranks, NotKnownError for formats, KV
+    cache dtypes, drafts and versions without a row, CheckpointError for headers that contradict
+    the config.
     """
-    _check(memory_bytes, utilization, tp)
-    weights = weigh(checkpoint, structure, tp=tp, dtype=dtype, quantized=quantized)
-    config = checkpoint.served_config
-    kv = kv_line(config, structure, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
-    linear, other = count_parameters(structure)
-    engine = engine_memory(memory_bytes, utilization, memory_kind)
+    deployment, flags = deployment or Deployment(), flags or MemoryFlags()
+    device = gpu or Gpu("the GPU", ASSUMED_CAPABILITY)
+    _check(memory_bytes, flags.gpu_memory_utilization, deployment.tp)
+    rules = memory_rules(ENGINE, version or default_version(ENGINE))
+    served = serving(rules, checkpoint, structure, deployment=deployment, flags=flags, gpu=device,
+                     memory_bytes=memory_bytes)
+    weights = weigh(checkpoint, structure, tp=deployment.tp, dtype=dtype, quantized=quantized)
+    lines = overhead_lines(structure, trace, served, deployment=deployment, flags=flags,
+                           gpu=device, dtype=dtype)
+    kv_of = _kv_maker(structure, deployment, flags, served)
+    kv = kv_of(checkpoint.served_config, dtype)
+    engine = engine_memory(memory_bytes, served, memory_kind)
     memory = BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", memory_source,
                         memory_kind)
-    others = what_if(structure, engine.bytes, tp=tp, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
-    notes = (*weights.notes, *kv_notes(config))
-    return Budget(checkpoint.name, structure.architecture, tp, dtype, memory, engine, utilization,
-                  linear, other, weights, kv, others, notes)
+    return Budget(
+        checkpoint.name, structure.architecture, deployment, flags, served, dtype, memory, engine,
+        *count_parameters(structure), weights, lines, kv,
+        what_if(structure, engine.bytes - total_bytes(lines), kv_of, tp=deployment.tp,
+                dtype=dtype, max_model_len=served.max_model_len),
+        (*weights.notes, *kv_notes(checkpoint.served_config),
+         *overhead_notes(structure, served, flags.pp, lines)))
 
 
-def engine_memory(memory_bytes: int, utilization: float, kind: str = SPEC) -> BudgetLine:
+def _kv_maker(
+    structure: Structure, deployment: Deployment, flags: MemoryFlags, served: Serving
+) -> Callable[[Mapping[str, Any], str], FullKv]:
+    """Return what makes the KV cache of a config under a serving dtype."""
+    return lambda config, dtype: FullKv(
+        (kv_line(config, structure, tp=deployment.tp, dtype=dtype,
+                 kv_cache_dtype=deployment.kv_cache_dtype),),
+        served.max_model_len, override_blocks=flags.num_gpu_blocks_override)
+
+
+def engine_memory(memory_bytes: int, served: Serving, kind: str = SPEC) -> BudgetLine:
     """Return what the engine takes of a GPU's memory: memory * utilization, rounded up."""
-    return BudgetLine("engine memory", math.ceil(memory_bytes * utilization),
-                      f"{memory_bytes:,} bytes x {utilization:g}, rounded up", ENGINE_SOURCE, kind)
+    return BudgetLine("engine memory", math.ceil(memory_bytes * served.utilization),
+                      f"{memory_bytes:,} bytes x {served.utilization:g}, rounded up",
+                      f"vllm {served.rules.version} v1/worker/utils.py:request_memory", kind)
 
 
-def _check(memory_bytes: int, utilization: float, tp: int) -> None:
+def _check(memory_bytes: int, utilization: float | None, tp: int) -> None:
     if type(memory_bytes) is not int or memory_bytes <= 0:
         raise UsageError("GPU memory", wanted="a positive number of bytes",
                          found=repr(memory_bytes))
-    if not isinstance(utilization, (int, float)) or not 0 < utilization <= 1:
+    if utilization is not None and (
+            not isinstance(utilization, (int, float)) or not 0 < utilization <= 1):
         raise UsageError("--gpu-memory-utilization", wanted="more than 0 and at most 1",
                          found=repr(utilization), hint="0.92 is the engine's default.")
     if type(tp) is not int or tp < 1:
         raise UsageError("tensor parallel size", wanted="a positive integer", found=repr(tp))
 
 
-def what_if(
-    structure: Structure, engine_bytes: int, *, tp: int, dtype: str, kv_cache_dtype: str
-) -> tuple[WhatIf, ...]:
-    """Return the same model in other formats, in 16 bits where the serving dtype has 32."""
-    served = "bfloat16" if dtype == "float32" else dtype
-    kv = kv_line({}, structure, tp=tp, dtype=served, kv_cache_dtype=kv_cache_dtype)
-    return tuple(_what_if(row, structure, engine_bytes, kv.bytes, tp=tp, dtype=served)
-                 for row in what_if_formats())
-
-
-def _what_if(
-    row: Mapping[str, Any], structure: Structure, engine_bytes: int, kv_bytes: int, *, tp: int,
-    dtype: str,
-) -> WhatIf:
-    weights: WeightFormat | None = read_format({"quantization_config": row.get("config")})
-    try:
-        lines = weigh_sizes(structure, weights, tp, dtype)
-    except UsageError as error:
-        return WhatIf(row["id"], row["title"], problem=error.what)
-    weight_bytes = sum(line.bytes for line in lines)
-    left = engine_bytes - weight_bytes
-    tokens = tokens_in(left, kv_bytes)
-    return WhatIf(row["id"], row["title"], weight_bytes, left, kv_bytes, tokens,
-                  tokens >= BLOCK_TOKENS)
+__all__ = ["ENGINE", "EXACT", "Budget", "EngineRefusal", "WhatIf", "make_budget"]

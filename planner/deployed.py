@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,13 +13,16 @@ from quantplan.dispatch.trace import Refusal, Trace
 from quantplan.dispatch.vllm.dtype import NAMES, resolve_dtype
 from quantplan.dispatch.vllm.kv_cache import check_kv_flag
 from quantplan.dispatch.vllm.quant_config import quantization_config
-from quantplan.planner.budget import Budget, EngineRefusal, make_budget
+from quantplan.planner.budget import (
+    ASSUMED_CAPABILITY,
+    Budget,
+    EngineRefusal,
+    make_budget,
+)
 from quantplan.planner.sizes import parse_size
 from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
 
-ASSUMED_CAPABILITY = 90
-"""Stands for the GPU when only its memory is given; what it decides is told only where every GPU
-decides the same."""
+GIB_BYTES = 2**30
 
 ONLINE_FORMATS = {"fp8": "fp8-dynamic", "fp8_per_tensor": "fp8-dynamic",
                   "fp8_per_block": "fp8-block", "fp8_per_channel": "ct-fp8-dynamic"}
@@ -31,10 +35,10 @@ GPU_INDEPENDENT = ("method name", "config fields", "activation dtype", "shapes u
 
 def deployed_budget(
     checkpoint: Checkpoint, table: Mapping[str, Any], deployment: Deployment, gpu: Gpu | None,
-    flags: MemoryFlags, *, gpu_mem: str | int | None,
+    flags: MemoryFlags, *, gpu_mem: str | int | None, version: str | None = None,
 ) -> Budget:
     """Return the budget of `checkpoint` under `deployment` and `flags`, with the engine's refusal
-    if it has one there.
+    if it has one there. The memory rules are those of `version`, None: the table's.
 
     Raises UsageError when no memory is known, EngineRefusalError when the engine refuses what
     cannot be weighed either, and what make_budget and resolve raise.
@@ -53,17 +57,30 @@ def deployed_budget(
     try:
         found = make_budget(
             weighed, structure, memory_bytes=memory_bytes, memory_source=source,
-            memory_kind=kind, tp=deployment.tp,
-            utilization=table["defaults"]["gpu_memory_utilization"]
-            if flags.gpu_memory_utilization is None else flags.gpu_memory_utilization,
-            dtype=_dtype(table, checkpoint, device, deployment.dtype),
-            kv_cache_dtype=deployment.kv_cache_dtype, quantized=_quantized(weighed, trace))
+            memory_kind=kind, dtype=_dtype(table, checkpoint, device, deployment.dtype),
+            deployment=deployment, flags=flags, gpu=device, trace=trace,
+            version=version or table["version"], quantized=_quantized(weighed, trace))
     except UsageError:
         if refusal:
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
         raise
-    return found._replace(refusal=refusal, notes=(
-        *left_out, *found.notes, *gap, *_context(found, checkpoint.text_config)))
+    return found._replace(refusal=refusal or _occupied(found, device, gpu_mem), notes=(
+        *left_out, *found.notes, *gap, *_context(found)))
+
+
+def _occupied(found: Budget, gpu: Gpu, gpu_mem: str | int | None) -> EngineRefusal | None:
+    """Return the engine's refusal where this machine's GPU has less free than its share
+    (vllm v1/worker/utils.py:request_memory)."""
+    free, wanted = gpu.memory_free_bytes, found.engine_memory.bytes
+    if gpu_mem is not None or free is None or free >= wanted:
+        return None
+    share, total = f"{found.utilization:g}, {wanted / GIB_BYTES:.2f} GiB", found.memory.bytes
+    return EngineRefusal(
+        f"vllm {found.version}", "memory",
+        f"Free memory on device cuda:0 ({free / GIB_BYTES:.2f}/{total / GIB_BYTES:.2f} GiB) on "
+        f"startup is less than desired GPU memory utilization ({share}). Decrease GPU memory "
+        "utilization or reduce GPU memory used by other processes.",
+        f"Pass --gpu-memory-utilization {math.floor(free / total * 100) / 100:g} or less.")
 
 
 def _dtype(table: Mapping[str, Any], checkpoint: Checkpoint, gpu: Gpu, requested: str) -> str:
@@ -97,16 +114,16 @@ def _refusal(trace: Trace | None, gpu: Gpu | None) -> EngineRefusal | None:
     return next((r for r in found if gpu is not None or r.stage in GPU_INDEPENDENT), None)
 
 
-def _context(found: Budget, config: Mapping[str, Any]) -> Iterator[Note]:
+def _context(found: Budget) -> Iterator[Note]:
     """Say when one request of the model's full length does not fit: the engine refuses that
     (vllm v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory)."""
-    longest = config.get("max_position_embeddings")
+    largest, wanted = found.largest_context, found.max_model_len
     windowed = any(note.id == "sliding-window-not-modelled" for note in found.notes)
-    if found.fits and not windowed and isinstance(longest, int) and found.kv_tokens < longest:
+    if found.fits and not windowed and largest < wanted:
         yield Note("context-does-not-fit",
-                   f"one request of the model's full {longest:,} tokens does not fit; the engine "
+                   f"one request of the model's full {wanted:,} tokens does not fit; the engine "
                    "does not start with that --max-model-len, its default",
-                   f"Pass --max-model-len {found.kv_block_tokens} or less.")
+                   f"Pass --max-model-len {largest} or less.")
 
 
 def _memory(gpu: Gpu | None, gpu_mem: str | int | None) -> tuple[int, str, str]:

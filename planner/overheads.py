@@ -26,8 +26,8 @@ WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
 def overhead_lines(
-    structure: Structure, trace: Trace | None, deployment: Deployment, flags: MemoryFlags,
-    serving: Serving, gpu: Gpu, dtype: str,
+    structure: Structure, trace: Trace | None, serving: Serving, *, deployment: Deployment,
+    flags: MemoryFlags, gpu: Gpu, dtype: str,
 ) -> tuple[BudgetLine, ...]:
     """Return the lines that the engine subtracts besides weights, of the rank that has most.
 
@@ -95,5 +95,6 @@ def overhead_notes(
         yield Note("overheads-not-known", f"{names}: not known, the KV cache is an upper bound")
     if serving.graph_tokens and not estimate_is_subtracted(serving):
         line = graphs_line(serving, -(-structure.num_layers // pp), estimated=False)
-        yield Note("graphs-not-subtracted", f"CUDA graphs take another {line.bytes / 2**30:.2f} GiB "
-                   "that this version does not subtract before it sizes the KV cache", None, "info")
+        yield Note("graphs-not-subtracted", f"CUDA graphs take another {line.bytes / 2**30:.2f} "
+                   "GiB that this version does not subtract before it sizes the KV cache", None,
+                   "info")

@@ -43,7 +43,7 @@ class Serving(NamedTuple):
 
 
 def serving(
-    rules: MemoryRules, checkpoint: Checkpoint, structure: Structure, deployment: Deployment,
+    rules: MemoryRules, checkpoint: Checkpoint, structure: Structure, *, deployment: Deployment,
     flags: MemoryFlags, gpu: Gpu, memory_bytes: int,
 ) -> Serving:
     """Return what `vllm serve` runs with on a GPU of `memory_bytes`.

@@ -55,7 +55,8 @@ def budget(
     version = given["engine_version"]
     table = open_table(given["engine"], version, given["assume_nearest"])
     with limited():
-        found = deployed_budget(checkpoint, table, deployment, device, flags, gpu_mem=gpu_mem)
+        found = deployed_budget(checkpoint, table, deployment, device, flags, gpu_mem=gpu_mem,
+                                version=version)
     return found._replace(notes=(*found.notes, *stand_in_notes(table, version)))
 
 

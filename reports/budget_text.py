@@ -1,12 +1,11 @@
-"""A budget as text: verdict, weight bill, KV cache, the same model in other formats."""
+"""A budget as text: verdict, the terms, the KV cache, the same model in other formats, notes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantplan.planner.budget import NOT_SUBTRACTED, Budget, WhatIf
-from quantplan.planner.kv_cache import BLOCK_TOKENS
-from quantplan.planner.lines import EXACT
+from quantplan.planner.budget import Budget, WhatIf
+from quantplan.planner.lines import EXACT, UNKNOWN, BudgetLine
 from quantplan.reports.columns import columns
 from quantplan.reports.sizes_text import gb, gib, kib
 
@@ -21,57 +20,86 @@ def _sections(budget: Budget) -> Iterator[str]:
         hint = f"\n  next: {budget.refusal.hint}" if budget.refusal.hint else ""
         yield f"{budget.refusal.line()}{hint}"
     yield _verdict(budget)
-    yield _weights(budget)
-    yield _memory(budget)
+    yield _terms(budget)
+    yield _formulas(budget)
     if budget.what_if:
         yield _what_if(budget)
     if budget.notes:
         yield "\n".join(f"note: {note.message}." + (f" {note.hint}" if note.hint else "")
                         for note in budget.notes)
-    yield (f"Not yet subtracted: {', '.join(NOT_SUBTRACTED)}.\n"
-           "The engine therefore starts with fewer tokens than these.")
 
 
 def _verdict(budget: Budget) -> str:
     subject = f"{budget.model} ({budget.weights.title}, tp {budget.tp})"
     share = f"{gib(budget.memory.bytes)} GiB x {budget.utilization:g}"
     if not budget.fits:
-        return (f"{subject} does not fit {share}: {gib(budget.missing_bytes)} GiB are missing for "
-                "the weights and one block of KV cache.")
-    return (f"{subject} fits {share}: {gib(budget.left_bytes)} GiB are left for KV cache, "
-            f"at most {budget.kv_tokens:,} tokens.")
+        return (f"{subject} does not fit {share} with vLLM {budget.version}: "
+                f"{gib(budget.missing_bytes)} GiB are missing for {_least(budget)}.")
+    most = "at most " if budget.is_upper_bound else ""
+    return (f"{subject} fits {share} with vLLM {budget.version}: {most}{gib(budget.kv_bytes)} GiB "
+            f"of KV cache, {budget.kv_tokens:,} tokens, {budget.max_concurrency:.2f} requests of "
+            f"{budget.max_model_len:,} tokens; the largest --max-model-len is "
+            f"{budget.largest_context:,}.")
 
 
-def _weights(budget: Budget) -> str:
-    rows: list[list[object]] = [
-        [line.name, gb(line.bytes), gib(line.bytes), line.kind, line.formula]
-        for line in budget.weights.lines]
-    rows.append(["total", gb(budget.weights.bytes), gib(budget.weights.bytes), EXACT])
-    table = columns(rows, ["", "GB", "GiB", "kind", "counted as"], "lrrll")
+def _least(budget: Budget) -> str:
+    asked = budget.flags.max_model_len or 0
+    cache = f"a request of {asked:,} tokens" if asked > 0 else "one block of KV cache"
+    return f"weights, overheads and {cache}"
+
+
+def _terms(budget: Budget) -> str:
+    rows = [_term("GPU memory", budget.memory.bytes, budget.memory.kind),
+            _term(f"engine's share, x {budget.utilization:g}", budget.engine_memory.bytes,
+                  budget.engine_memory.kind),
+            _term("weights", -budget.weights.bytes, _weights_kind(budget))]
+    rows += [_line(line, -line.bytes) for line in budget.overheads]
+    given = budget.flags.kv_cache_memory_bytes is not None
+    rows.append(_term("KV cache, as given" if given else "left for KV cache", budget.kv_bytes, "",
+                      budget.plus_minus_bytes))
+    serving = budget.serving
+    return (f"Memory of one GPU: {serving.max_num_batched_tokens:,} batched tokens, "
+            f"{serving.max_num_seqs:,} sequences, {len(serving.graph_tokens)} graph sizes\n"
+            + columns(rows, ["", "GB", "GiB", "+-", "kind"], "lrrrl"))
+
+
+def _weights_kind(budget: Budget) -> str:
+    kinds = {line.kind for line in budget.weights.lines}
+    return EXACT if kinds == {EXACT} else ", ".join(sorted(kinds))
+
+
+def _line(line: BudgetLine, size: int) -> list[object]:
+    if line.kind == UNKNOWN:
+        return [line.name, "?", "?", None, line.kind]
+    return _term(line.name, size, line.kind, line.plus_minus_bytes)
+
+
+def _term(name: str, size: int, kind: str, plus_minus: int = 0) -> list[object]:
+    return [name, gb(size), gib(size), gib(plus_minus) if plus_minus else None, kind]
+
+
+def _formulas(budget: Budget) -> str:
     linear, other = budget.linear_parameters, budget.other_parameters
-    return (f"Weights of one rank, from {budget.weights.origin}\n{table}\n"
-            f"  parameters: {linear:,} linear + {other:,} other = {linear + other:,}")
-
-
-def _memory(budget: Budget) -> str:
-    memory, engine, kv = budget.memory, budget.engine_memory, budget.kv_per_token
-    rows: list[list[object]] = [
-        ["GPU memory", gb(memory.bytes), gib(memory.bytes), memory.kind, memory.source],
-        ["engine memory", gb(engine.bytes), gib(engine.bytes), engine.kind, engine.formula],
-        ["left after weights", gb(budget.left_bytes), gib(budget.left_bytes), engine.kind]]
-    return (f"Memory of one GPU\n{columns(rows, ['', 'GB', 'GiB', 'kind'], 'lrrll')}\n\n"
-            f"KV cache: {kib(kv.bytes)} per token ({kv.kind})\n  {kv.formula}\n"
-            f"  at most {budget.kv_tokens:,} tokens, {budget.kv_block_tokens:,} in whole blocks of "
-            f"{BLOCK_TOKENS} ({engine.kind})")
+    weights = columns([[line.name, gib(line.bytes), line.formula] for line in budget.weights.lines],
+                      ["", "GiB", "counted as"], "lrl")
+    overheads = columns([[line.name, line.formula] for line in budget.overheads])
+    kv = budget.kv
+    fixed = (f", {kib(kv.fixed_bytes_per_request)} more per request"
+             if kv.fixed_bytes_per_request else "")
+    tokens = columns([[line.name, line.formula] for line in kv.lines])
+    return (f"Weights of one rank, from {budget.weights.origin}\n{weights}\n"
+            f"  parameters: {linear:,} linear + {other:,} other = {linear + other:,}\n\n"
+            f"Overheads\n{overheads}\n\n"
+            f"KV cache: {kib(kv.bytes_per_token)} per token{fixed}, blocks of {kv.block_tokens} "
+            f"tokens\n{tokens}")
 
 
 def _what_if(budget: Budget) -> str:
     rows = [_what_if_row(row) for row in budget.what_if]
-    header = ["--as", "format", "weights GB", "GiB", "left GiB", "KV tokens at most"]
+    header = ["--as", "format", "weights GB", "GiB", "KV GiB", "KV tokens"]
     per_token = kib(budget.what_if[0].kv_bytes_per_token)
     served = ", served in bfloat16" if budget.dtype == "float32" else ""
-    return (f"The same model in other formats{served} (weights {EXACT}, left and tokens "
-            f"{budget.engine_memory.kind}; KV cache {per_token} per token)\n"
+    return (f"The same model in other formats{served} (KV cache {per_token} per token)\n"
             + columns(rows, header, "llrrrr"))
 
 

@@ -209,7 +209,7 @@ def test_budget_s_exit_code_and_sizes(size: str, code: int) -> None:
 def test_budget_as_json_is_what_python_says() -> None:
     result = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--tp", "2", "--format", "json")
     view = json.loads(result.output)
-    validate(view, json.loads((SCHEMAS / "budget.v1.json").read_text()))
+    validate(view, json.loads((SCHEMAS / "budget.v2.json").read_text()))
     asked = budget("llama-3.1-8b", gpu_mem="24GiB", tp=2).to_dict()
     assert view == json.loads(json.dumps(asked))
 

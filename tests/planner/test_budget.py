@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from known_models import model
 from quantplan.dispatch.bundled import bundled_checkpoint, bundled_models
-from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.facts import Checkpoint, Deployment, MemoryFlags
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import as_format
 from quantplan.planner.budget import Budget, make_budget
@@ -19,24 +19,36 @@ from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan import reports
 
 GIB = 2**30
-SCHEMA = json.loads((Path(reports.__file__).parent / "schema" / "budget.v1.json").read_text())
+SCHEMA = json.loads((Path(reports.__file__).parent / "schema" / "budget.v2.json").read_text())
 
 
-def budget(checkpoint: Checkpoint, memory_bytes: int = 24 * GIB, **options: Any) -> Budget:
+def budget(
+    checkpoint: Checkpoint, memory_bytes: int = 24 * GIB, *, tp: int = 1,
+    utilization: float | None = None, kv_cache_dtype: str = "auto",
+    flags: dict[str, Any] | None = None, **options: Any,
+) -> Budget:
     """Return the budget of a checkpoint."""
-    return make_budget(checkpoint, model_structure(checkpoint), memory_bytes=memory_bytes,
-                       **options)
+    return make_budget(
+        checkpoint, model_structure(checkpoint), memory_bytes=memory_bytes,
+        deployment=Deployment(tp=tp, kv_cache_dtype=kv_cache_dtype),
+        flags=MemoryFlags(gpu_memory_utilization=utilization, **(flags or {})), **options)
 
 
-# The figures that the command must print for Llama-3.1-8B on 24 GiB, worked out by hand from
-# 24 GiB x 0.92, 16-bit other parameters and: F32 per tensor, F32 per 128x128 block, 16-bit scale
-# per 128 inputs, the same with a 4-bit zero point.
+# Llama-3.1-8B on 24 GiB x 0.92 by hand: weights in 16 bits and F32 per tensor, F32 per 128x128
+# block, 16-bit scale per 128 inputs, the same with a 4-bit zero point. Overheads: 2,048 tokens x
+# (43,008 + 3.75 x 4,096) x 2 bytes + 32 MiB; 256 x (128,256 + 4,008) x 4 bytes; 0.25 GiB;
+# 0.228 GiB + 32 x 0.01804 GiB.
+LAYERS_BYTES = 2048 * (43_008 * 2 + 30_720) + 2**25
+COUNTS_BYTES = 256 * (128_256 + 4_008) * 4
+OTHERS_BYTES = round(0.25 * GIB)
+GRAPHS_BYTES = round(0.228 * GIB) + 32 * round(0.01804 * GIB)
+OVERHEAD_BYTES = LAYERS_BYTES + COUNTS_BYTES + OTHERS_BYTES + GRAPHS_BYTES
+WEIGHT_BYTES = 16_060_522_496
+ENGINE_BYTES = 23_708_219_474
 ACCEPTED = [
-    ("bf16", "bf16", "16.06", "14.96", "7.12", 58_347),
-    ("fp8", "fp8 per-tensor", "9.08", "8.46", "13.62", 111_595),
-    ("fp8-block", "fp8 block 128x128", "9.08", "8.46", "13.62", 111_582),
-    ("w4a16", "int4 g128 sym", "5.70", "5.31", "16.77", 137_387),
-    ("awq", "int4 g128 asym", "5.73", "5.33", "16.75", 137_179),
+    ("bf16", "bf16", "16.06", "14.96"), ("fp8", "fp8 per-tensor", "9.08", "8.46"),
+    ("fp8-block", "fp8 block 128x128", "9.08", "8.46"), ("w4a16", "int4 g128 sym", "5.70", "5.31"),
+    ("awq", "int4 g128 asym", "5.73", "5.33"),
 ]
 
 
@@ -44,16 +56,46 @@ ACCEPTED = [
 def test_llama_8b_on_24_gib_to_the_digit(row: int) -> None:
     found = budget(model("llama-3.1-8b")).what_if[row]
     shown = (found.format, found.title, f"{found.weight_bytes / 1e9:.2f}",
-             f"{found.weight_bytes / GIB:.2f}", f"{found.left_bytes / GIB:.2f}", found.kv_tokens)
+             f"{found.weight_bytes / GIB:.2f}")
     assert shown == ACCEPTED[row]
+    assert found.left_bytes == ENGINE_BYTES - OVERHEAD_BYTES - found.weight_bytes
+    assert found.kv_tokens == found.left_bytes // (16 * 128 * 1024) * 16
 
 
 def test_llama_8b_counts_its_parameters() -> None:
     found = budget(model("llama-3.1-8b"))
     assert (found.linear_parameters, found.other_parameters, found.total_parameters) == (
         6_979_321_856, 1_050_939_392, 8_030_261_248)
-    assert found.kv_per_token.bytes == 128 * 1024
-    assert (found.kv_tokens, found.kv_block_tokens) == (58_347, 58_336)
+    assert found.kv.bytes_per_token == 128 * 1024
+
+
+def test_every_overhead_is_a_line_that_is_subtracted() -> None:
+    found = budget(model("llama-3.1-8b"))
+    assert [line.bytes for line in found.overheads] == [
+        LAYERS_BYTES, COUNTS_BYTES, OTHERS_BYTES, GRAPHS_BYTES]
+    assert found.kv_bytes == ENGINE_BYTES - WEIGHT_BYTES - OVERHEAD_BYTES
+    assert found.kv_tokens == found.kv_bytes // (16 * 131_072) * 16
+
+
+def test_eager_has_no_graphs() -> None:
+    found = budget(model("llama-3.1-8b"), flags={"enforce_eager": True})
+    assert found.kv_bytes == ENGINE_BYTES - WEIGHT_BYTES - OVERHEAD_BYTES + GRAPHS_BYTES
+
+
+def test_a_cache_as_given_skips_the_profile() -> None:
+    """v1/worker/gpu_worker.py:Worker.determine_available_memory returns it as it is."""
+    found = budget(model("llama-3.1-8b"), flags={"kv_cache_memory_bytes": 4 * GIB})
+    assert (found.kv_bytes, found.kv_tokens, found.fits) == (4 * GIB, 32_768, True)
+    assert found.plus_minus_bytes == 0
+    assert not budget(model("llama-3.1-8b"), flags={"kv_cache_memory_bytes": 9 * GIB}).fits
+
+
+def test_a_length_that_was_asked_for_must_fit() -> None:
+    """v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory: without it, its default is noted."""
+    room = budget(model("llama-3.1-8b")).largest_context
+    assert budget(model("llama-3.1-8b"), flags={"max_model_len": room}).fits
+    assert not budget(model("llama-3.1-8b"), flags={"max_model_len": room + 1}).fits
+    assert budget(model("llama-3.1-8b"), flags={"max_model_len": -1}).max_model_len == room
 
 
 @pytest.mark.parametrize("row", range(5))
@@ -62,7 +104,7 @@ def test_a_comparison_is_the_budget_of_the_hypothetical_checkpoint(row: int) -> 
         compared = budget(model("llama-3.1-8b"), tp=tp).what_if[row]
         made = budget(as_format(model("llama-3.1-8b"), compared.format), tp=tp)
         assert (compared.weight_bytes, compared.left_bytes, compared.kv_tokens) == (
-            made.weights.bytes, made.left_bytes, made.kv_tokens)
+            made.weights.bytes, made.kv_bytes, made.kv_tokens)
 
 
 def test_the_engines_share_is_rounded_up() -> None:
@@ -76,19 +118,19 @@ def test_figures_from_a_label_are_marked_so() -> None:
     found = budget(model("llama-3.1-8b"), memory_source="NVML", memory_kind="measured")
     assert (found.memory.source, found.memory.kind, found.engine_memory.kind) == (
         "NVML", "measured", "measured")
-    assert found.weights.lines[0].kind == found.kv_per_token.kind == "exact"
+    assert found.weights.lines[0].kind == found.kv.lines[0].kind == "exact"
 
 
 def test_what_does_not_fit_says_how_much_is_missing() -> None:
     found = budget(model("llama-3.1-8b"), 16 * GIB)
     assert not found.fits
-    assert (found.kv_tokens, found.kv_block_tokens) == (0, 0)
-    assert found.left_bytes == found.engine_memory.bytes - 16_060_522_496 < 0
-    assert found.missing_bytes == 16_060_522_496 + 16 * 131_072 - found.engine_memory.bytes
+    assert found.kv_tokens == 0
+    least = WEIGHT_BYTES + OVERHEAD_BYTES + 2 * 16 * 131_072
+    assert found.missing_bytes == least - found.engine_memory.bytes
     assert [row.fits for row in found.what_if] == [False, True, True, True, True]
-    exact = budget(model("llama-3.1-8b"), 16_060_522_496 + 16 * 131_072, utilization=1)
-    assert exact.fits and exact.missing_bytes == 0 and exact.kv_tokens == 16
-    assert not budget(model("llama-3.1-8b"), exact.memory.bytes - 1, utilization=1).fits
+    exact = budget(model("llama-3.1-8b"), least, utilization=1)
+    assert exact.fits and exact.missing_bytes == 0 and exact.kv_tokens == 32
+    assert not budget(model("llama-3.1-8b"), least - 1, utilization=1).fits
 
 
 INCOMPLETE = [row["id"] for row in bundled_models()
@@ -114,7 +156,7 @@ def test_other_formats_are_compared_with_the_requested_cache() -> None:
     made = as_format(model("llama-3.1-8b"), "ct-fp8-static")
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
     made.config["quantization_config"]["kv_cache_scheme"] = scheme
-    assert budget(made).kv_per_token.bytes == 64 * 1024
+    assert budget(made).kv.bytes_per_token == 64 * 1024
     assert {row.kv_bytes_per_token for row in budget(made).what_if} == {128 * 1024}
     assert {row.kv_bytes_per_token for row in budget(made, kv_cache_dtype="fp8").what_if} == {
         64 * 1024}

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_models import model
-from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.facts import Checkpoint, MemoryFlags
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import as_format
 from quantplan.planner.budget import make_budget
@@ -72,14 +72,19 @@ def test_more_memory_never_holds_fewer_tokens(checkpoint: Checkpoint, a: int, b:
 def test_lines_sum_to_totals(checkpoint: Checkpoint, memory: int, utilization: float) -> None:
     structure = model_structure(checkpoint)
     plain = make_budget(checkpoint, structure, memory_bytes=memory,
-                        utilization=utilization).to_dict()
+                        flags=MemoryFlags(gpu_memory_utilization=utilization)).to_dict()
     weight_bytes = plain["weights"]["bytes"]
     assert sum(line["bytes"] for line in plain["weights"]["lines"]) == weight_bytes
-    assert weight_bytes + plain["left_bytes"] == plain["engine_memory"]["bytes"]
+    overhead_bytes = plain["overheads"]["bytes"]
+    assert sum(line["bytes"] for line in plain["overheads"]["lines"]) == overhead_bytes
+    cache = plain["kv_cache"]
+    assert weight_bytes + overhead_bytes + cache["bytes"] == plain["engine_memory"]["bytes"]
+    assert sum(line["bytes"] for line in cache["lines"]) == cache["bytes_per_token"]
     names = ("linear_parameters", "other_parameters")
     assert sum(plain["model"][name] for name in names) == plain["model"]["total_parameters"]
-    used = plain["kv_cache"]["tokens"] * plain["kv_cache"]["per_token"]["bytes"]
-    assert used <= max(0, plain["left_bytes"]) < used + plain["kv_cache"]["per_token"]["bytes"]
+    block = cache["block_tokens"] * cache["bytes_per_token"]
+    used = cache["tokens"] * cache["bytes_per_token"]
+    assert used <= max(0, cache["bytes"]) < used + block
     assert plain["fits"] == (plain["missing_bytes"] == 0)
 
 

@@ -21,7 +21,7 @@ from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageErro
 
 from quantplan import budget, reports
 
-SCHEMA = json.loads((Path(str(reports.__file__)).parent / "schema" / "budget.v1.json").read_text())
+SCHEMA = json.loads((Path(str(reports.__file__)).parent / "schema" / "budget.v2.json").read_text())
 ENGINE = "vllm 0.32.0"
 LLAMA_8B = model("llama-3.1-8b").config
 HEADS = ("Total number of attention heads (32) must be divisible by tensor parallel size (3).")
@@ -175,17 +175,17 @@ def told(config: dict[str, Any], gpu_mem: str) -> list[Note]:
 
 
 def test_a_context_that_does_not_fit() -> None:
-    """v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory; 58,347 tokens fit 24 GiB, 58,336
-    in whole blocks (test_budget.py)."""
+    """v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory; 46,576 tokens fit 24 GiB
+    (test_budget.py), one block of them is never used."""
     assert told(LLAMA_8B, "24GiB") == [Note(
         "context-does-not-fit",
         "one request of the model's full 131,072 tokens does not fit; the engine does not start "
-        "with that --max-model-len, its default", "Pass --max-model-len 58336 or less.")]
+        "with that --max-model-len, its default", "Pass --max-model-len 46560 or less.")]
 
 
 @pytest.mark.parametrize("changes, gpu_mem", [
     ({}, "48GiB"), ({"max_position_embeddings": 32768}, "24GiB"),
-    ({"max_position_embeddings": 58347}, "24GiB"), ({"sliding_window": 4096}, "24GiB"),
+    ({"max_position_embeddings": 46560}, "24GiB"), ({"sliding_window": 4096}, "24GiB"),
     ({}, "16GiB")])
 def test_a_context_that_fits_or_is_not_known_to_fail(
     changes: dict[str, Any], gpu_mem: str
@@ -199,7 +199,7 @@ def test_the_length_in_the_hint_is_enough() -> None:
     assert note.hint is not None
     length = int(note.hint.split()[2])
     assert told({**LLAMA_8B, "max_position_embeddings": length}, "24GiB") == []
-    one_more = {**LLAMA_8B, "max_position_embeddings": 58348}
+    one_more = {**LLAMA_8B, "max_position_embeddings": 46561}
     assert len(told(one_more, "24GiB")) == 1
 
 
@@ -218,4 +218,4 @@ def test_hf_quant_config_says_how_weights_and_kv_cache_are_stored() -> None:
     found = budget(LLAMA_8B, gpu_mem="80GiB", side_files={"hf_quant_config.json": side}).to_dict()
     assert {line["name"]: line["formula"] for line in found["weights"]["lines"]}[
         "linear weights"] == "6,979,321,856 x 8 bits"
-    assert found["kv_cache"]["per_token"]["bytes"] == 2 * 32 * 8 * 128
+    assert found["kv_cache"]["bytes_per_token"] == 2 * 32 * 8 * 128
