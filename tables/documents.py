@@ -44,6 +44,7 @@ SCHEMAS = {
     "transformers": ("transformers_rows", "TRANSFORMERS_DOCUMENT"),
     "modes": ("mode_rows", "MODE_DOCUMENT"),
     "kv": ("kv_cache_rows", "KV_CACHE_DOCUMENT"),
+    "logs": ("log_rows", "LOG_DOCUMENT"),
 }
 """Folder under tables/ -> the module and name of its schema."""
 
