@@ -18,8 +18,10 @@ from quantplan.cli_options import (
     assume_nearest,
     checkpoint_options,
     deployment_options,
+    given_options,
     memory_options,
     model_options,
+    optional_model_options,
     selection_options,
     sglang_options,
 )
@@ -119,16 +121,27 @@ def diff(**options: Any) -> None:
 
 
 @quantplan.command(short_help="Weights, KV bytes and KV tokens in memory.")
-@model_options
+@optional_model_options
 @deployment_options
 @memory_options
 @selection_options
 @click.option("--engine", metavar="vllm[@VERSION]", default="vllm", show_default=True)
 @assume_nearest
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
+@click.option("--check", metavar="LOG", help="A start-up log, - for standard input: what the "
+              "engine printed next to what is predicted. Flags and a bundled MODEL are the log's.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
-def budget(**options: Any) -> None:
-    """What fits: weights, KV bytes per token and KV tokens of MODEL in a GPU's memory."""
+@click.pass_context
+def budget(context: click.Context, /, **options: Any) -> None:
+    """What fits: weights, KV bytes per token and KV tokens of MODEL in a GPU's memory.
+
+    With --check ends with 0 when prediction and log agree, 1 when they do not, 4 when that cannot
+    be told.
+    """
+    if options["check"] is not None:
+        from quantplan.check_command import run_budget_check
+
+        sys.exit(run_budget_check(options, given_options(context)))
     from quantplan.commands import run_budget
 
     sys.exit(run_budget(options))

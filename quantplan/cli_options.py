@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import click
+from click.core import ParameterSource
 
 from quantplan.completion import format_names, gpu_names, model_names
 
 
-def model_options(command: Callable[..., None]) -> Callable[..., None]:
+def model_options(
+    command: Callable[..., None], *, required: bool = True
+) -> Callable[..., None]:
     """Add MODEL and what says which checkpoint and GPU are meant."""
     for option in (
         click.option("--capability", metavar="8.9", help="A compute capability instead of a GPU."),
@@ -17,17 +20,30 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
                      help="A GPU of the catalogue (`quantplan gpus`); default: this machine's."),
     ):
         command = option(command)
-    return checkpoint_options(command)
+    return checkpoint_options(command, required=required)
 
 
-def checkpoint_options(command: Callable[..., None]) -> Callable[..., None]:
+def optional_model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the same where another option may say which model is meant."""
+    return model_options(command, required=False)
+
+
+def given_options(context: click.Context) -> set[str]:
+    """Return the parameters that the command line gave a value."""
+    return {name for name in context.params
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def checkpoint_options(
+    command: Callable[..., None], *, required: bool = True
+) -> Callable[..., None]:
     """Add MODEL and what says which checkpoint is meant."""
     for option in (
         click.option("--as", "as_format", metavar="FORMAT", shell_complete=format_names,
                      help="The same model as a hypothetical checkpoint: fp8, fp8-block, awq, gptq, "
                      "w4a16, w8a8-int8 ..."),
         click.option("--revision", metavar="REV", help="Hub revision."),
-        click.argument("model", shell_complete=model_names),
+        click.argument("model", shell_complete=model_names, required=required),
     ):
         command = option(command)
     return command

@@ -97,6 +97,9 @@ def run_budget(options: Mapping[str, Any]) -> int:
     from quantplan.memory import budget
     from quantplan.reports.budget_text import budget_text
 
+    if options["model"] is None:
+        raise UsageError("MODEL is missing", wanted="a folder, a config.json, a hub id or a "
+                         "bundled name", hint="Only with --check may the log name it.")
     engine, version = engine_named(options["engine"], "--engine")
     found = budget(options["model"], engine=engine, engine_version=version,
                    **memory_asked(options), **asked_of(options))
