@@ -23,10 +23,12 @@ from quantplan.tables.family_loading import (
 
 
 def model_structure(
-    checkpoint: Checkpoint, chosen: str | None = None, engine: str | None = None
+    checkpoint: Checkpoint, chosen: str | None = None, engine: str | None = None, *,
+    weighed: bool = False,
 ) -> Structure:
     """Return the structure of a checkpoint's model, of its architecture `chosen` or its first, as
-    `engine` builds it where it has families of its own.
+    `engine` builds it where it has families of its own; with `weighed`, the weights that are no
+    layers are modules too, and the structure is `complete` if every weight is one's leaf.
 
     Raises NotKnownError for an architecture without a family row, CheckpointError for a config
     that lacks a size.
@@ -35,7 +37,7 @@ def model_structure(
     architecture = _architecture(root, chosen, engine)
     whole = root
     root = nested(root, family_row(architecture, engine).get("root", ()))
-    family = _family(architecture, root, engine)
+    family = _family(architecture, root, engine, weighed)
     given = _text_config(family, root)
     config, root = filled(given, family), parts_filled(root, family)
     _check_covered(config, root, family)
@@ -47,7 +49,7 @@ def model_structure(
     window, types = _window(config, family) or None, _layer_types(config, family, layers)
     return Structure(
         architecture, family["id"], str(whole.get("model_type", "")), layers, sizes,
-        bool(config.get("tie_word_embeddings", root.get("tie_word_embeddings", False))),
+        _tied(config, root, family if weighed else {}),
         modules, _packed(modules, family, config), _activation(config, family),
         tuple(family.get("hidden_act", ())), family["source"],
         window if types is None or set(types) == {"sliding_attention"} else None,
@@ -61,20 +63,20 @@ def model_structure(
 
 
 def _family(
-    architecture: str, root: Mapping[str, Any], engine: str | None
+    architecture: str, root: Mapping[str, Any], engine: str | None, weighed: bool
 ) -> Mapping[str, Any]:
     """Return the architecture's family, around that of its language model where it has one."""
     family = family_row(architecture, engine)
     known = languages(family)
     if not known:
-        return family_of(architecture, engine)
+        return family_of(architecture, engine, weighed)
     named = None if "language" in family else _named_language(family, root)
     language = named or known[0]
     if language not in known or (named is None and "language" not in family):
         raise NotKnownError(f"{architecture} around {language if named else 'no named model'}",
                             wanted="one of " + ", ".join(known),
                             hint="text_config: architectures or model_type say which.")
-    return with_language(architecture, language, engine)
+    return with_language(architecture, language, engine, weighed)
 
 
 def _named_language(family: Mapping[str, Any], root: Mapping[str, Any]) -> str | None:
@@ -110,6 +112,14 @@ def _check_covered(
     if config.get("dual_chunk_attention_config"):
         raise NotKnownError("dual_chunk_attention_config",
                             hint="Dual chunk attention is not in this version's table yet.")
+
+
+def _tied(
+    config: Mapping[str, Any], root: Mapping[str, Any], family: Mapping[str, Any]
+) -> bool:
+    if "head_weight" in family:
+        return bool(family["head_weight"] == "embedding")
+    return bool(config.get("tie_word_embeddings", root.get("tie_word_embeddings", False)))
 
 
 def _activation(config: Mapping[str, Any], family: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
 from quantplan.dispatch.families import model_structure
-from quantplan.dispatch.structure import Leaf, Module, Structure
+from quantplan.dispatch.structure import ROUTER, Leaf, Module, Structure
 from quantplan.dispatch.weight_format import CONFIG_FIELDS, WeightFormat, file_shape, read_format
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.load import read_table
@@ -104,25 +104,34 @@ def _leave_routers(quantization: dict[str, Any], structure: Structure) -> None:
 
 
 def is_decoder_linear(module: Module) -> bool:
-    """Return whether `module` is a linear layer inside a decoder layer: what formats quantize."""
-    return module.per_layer and module.split in LINEAR_SPLITS
+    """Return whether `module` is a linear layer inside a decoder layer: what formats quantize.
+    Routers and layers that the engine never quantizes are none."""
+    if not module.per_layer or module.kind not in ("linear", "experts") or not module.leaves:
+        return False
+    return module.split in LINEAR_SPLITS or (module.quantized and module.module != ROUTER)
 
 
 def is_left_out(module: Module, structure: Structure) -> bool:
     """Return whether `module` has no weight of its own: attention, or a tied lm_head."""
-    return not module.leaves or (structure.tied and module.path == "lm_head")
+    return not module.leaves or (structure.tied and is_head(module))
+
+
+def is_head(module: Module) -> bool:
+    """Return whether `module` makes logits: the embedding itself where the two are tied."""
+    return module.module == "ParallelLMHead"
 
 
 def is_quantized(module: Module, weights: WeightFormat | None) -> bool:
     """Return whether `weights` covers `module` when nothing is ignored."""
     if weights is None:
         return False
-    return is_decoder_linear(module) or (weights.lm_head and module.path == "lm_head")
+    return is_decoder_linear(module) or (weights.lm_head and is_head(module))
 
 
 def plain_tensors(module: Module, leaf: Leaf) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield name and shape of the tensors of an unquantized checkpoint module."""
-    yield "weight", (leaf.n,) if leaf.k is None else (leaf.n, leaf.k)
+    name = leaf.name if module.kind == "tensor" else "weight"
+    yield name, (leaf.n,) if leaf.k is None else (leaf.n, leaf.k)
     if module.bias:
         yield "bias", (leaf.n,)
 

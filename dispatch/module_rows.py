@@ -166,7 +166,7 @@ def _engine_value(row: Row, fact: str, value: Any) -> Any:
 def _bias(
     row: Mapping[str, Any], config: Mapping[str, Any], family: Mapping[str, Any]
 ) -> bool:
-    rule = family["biases"][row["bias"]] if "bias" in row else ()
+    rule = family.get("biases", {}).get(row["bias"], ("always",)) if "bias" in row else ()
     alone = family.get("bias_fields", {}).get(row.get("bias"))
     return bool(config[alone]) if alone in config else any(
         field == "always" or bool(config.get(field)) for field in rule)

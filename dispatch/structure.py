@@ -105,6 +105,8 @@ class Module(NamedTuple):
 
     def leaf_path(self, leaf: str) -> str:
         """Return the checkpoint module path of `leaf`, with * for the layer index."""
+        if self.kind == "tensor":
+            return self.path.rpartition(".")[0]
         return ".".join((*self.path.split(".")[:-1], leaf)) if "." in self.path else leaf
 
     def path_at(self, index: int | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantplan.dispatch.formats import is_decoder_linear
+from quantplan.dispatch.formats import is_decoder_linear, is_head
 from quantplan.dispatch.structure import Module
 from quantplan.planner.cuts import Cut
 from quantplan.planner.lines import EXACT, BudgetLine
@@ -17,7 +17,7 @@ LINEAR_LINES = {
     "metadata": "weight shapes",
     "bias": "biases",
 }
-LINES = (*LINEAR_LINES.values(), "embeddings", "lm_head", "norms")
+LINES = (*LINEAR_LINES.values(), "embeddings", "lm_head", "norms", "other weights")
 
 
 class Bill:
@@ -60,8 +60,8 @@ def line_name(module: Module, holds: str) -> str:
     if is_decoder_linear(module):
         return LINEAR_LINES[holds]
     if module.split == "vocab":
-        return "lm_head" if module.path == "lm_head" else "embeddings"
-    return "norms"
+        return "lm_head" if is_head(module) else "embeddings"
+    return "norms" if module.kind == "norm" else "other weights"
 
 
 def _padding(module: Module, cut: Cut, part: Part) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from quantplan.dispatch.shard import shard
+from quantplan.dispatch.shard import Shard, shard
 from quantplan.dispatch.structure import Module
 from quantplan.tables.errors import UsageError
 
@@ -37,9 +37,21 @@ def cut_leaves(module: Module, tp: int) -> list[Cut]:
     part = shard(module, tp)
     if not part.divides:
         raise uneven(module.path, tp, f"{part.n_full} x {part.k_full}")
-    starts = accumulate(part.parts, initial=0)
+    outputs = _outputs(module, part)
+    starts = accumulate(outputs, initial=0)
     return [Cut(leaf.n, leaf.k or 1, rows, part.k, before)
-            for leaf, rows, before in zip(module.leaves, part.parts, starts, strict=False)]
+            for leaf, rows, before in zip(module.leaves, outputs, starts, strict=False)]
+
+
+def _outputs(module: Module, part: Shard) -> tuple[int, ...]:
+    """Return how many of each leaf's outputs the rank holds; a leaf that is fused on disk holds
+    several of the layer's partitions."""
+    if len(module.leaves) == 1:
+        return (part.n,)
+    if len(module.leaves) <= len(part.parts) and not module.parts:
+        return part.parts
+    first = [leaf.n * part.n // part.n_full for leaf in module.leaves[:-1]]
+    return (*first, part.n - sum(first))  # padding goes with the last
 
 
 def uneven(what: str, tp: int | None, found: str) -> UsageError:

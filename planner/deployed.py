@@ -52,7 +52,7 @@ def deployed_budget(
     trace, gap = _trace(checkpoint, table, device, deployment)
     refusal = _refusal(trace, gpu)
     weighed = _online(checkpoint, table, deployment.quantization)
-    structure = model_structure(weighed)
+    structure = model_structure(weighed, weighed=True)
     left_out = () if structure.left_out is None else (structure.left_out,)
     try:
         found = make_budget(

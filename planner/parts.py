@@ -57,9 +57,11 @@ def dtype_bits(dtype: str, serving: str) -> int:
 
 
 def plain_parts(module: Module, leaf: Leaf, serving: str) -> Iterator[Part]:
-    """Yield the parts of an unquantized module: in the serving dtype, whatever the file's is."""
+    """Yield the parts of an unquantized module: in the serving dtype, whatever the file's is,
+    unless its class builds it in another one."""
     for name, shape in plain_tensors(module, leaf):
-        yield _plain_part(name, shape, serving)
+        holds = name if name in PLAIN_NAMES else "weight"
+        yield _plain_part(holds, shape, module.dtype or serving)
 
 
 def _plain_part(name: str, shape: tuple[int, ...], serving: str) -> Part:

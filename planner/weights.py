@@ -14,6 +14,7 @@ from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import (
     HYPOTHETICAL,
     is_decoder_linear,
+    is_head,
     is_left_out,
     is_quantized,
 )
@@ -69,7 +70,7 @@ def weigh(
 def weighable(checkpoint: Checkpoint) -> bool:
     """Return whether every weight of the model has a row, and the format's bytes are known."""
     try:
-        weigh(checkpoint, model_structure(checkpoint), tp=1, dtype="bfloat16")
+        weigh(checkpoint, model_structure(checkpoint, weighed=True), tp=1, dtype="bfloat16")
     except NotKnownError:
         return False
     return True
@@ -111,7 +112,7 @@ def _quantized_layers(
     module: Module, layers: tuple[int, ...], weights: WeightFormat | None,
     quantized: Quantized | None,
 ) -> int:
-    if weights is None or not (is_decoder_linear(module) or module.path == "lm_head"):
+    if weights is None or not (is_decoder_linear(module) or is_head(module)):
         return 0
     if quantized is None:
         return len(layers) if is_quantized(module, weights) else 0

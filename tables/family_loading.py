@@ -33,7 +33,8 @@ def family_row(architecture: str, engine: str | None = None) -> Mapping[str, Any
     if own in family_index()["own"]:
         row = _row(family_index()["own"][own], architecture, engine)
         first = row["architectures"][0]
-        return {**(family_row(first) if first in family_index()["architectures"] else {}), **row}
+        shared = family_row(first) if first in family_index()["architectures"] else {}
+        return {**{field: shared[field] for field in shared if field != "weights"}, **row}
     return _row(family_index()["architectures"][architecture], architecture, None)
 
 
@@ -45,13 +46,42 @@ def _row(table: str, architecture: str, engine: str | None) -> Mapping[str, Any]
 
 
 @cache
-def family_of(architecture: str, engine: str | None = None) -> Mapping[str, Any]:
+def family_of(
+    architecture: str, engine: str | None = None, weighed: bool = False
+) -> Mapping[str, Any]:
     """Return the architecture's family with the `modules` and `sizes` of its skeletons and its
-    own; those of a family with `languages` are completed by `with_language`."""
+    own; those of a family with `languages` are completed by `with_language`.
+
+    When it is `weighed`, the modules of its `weights` are among them, and `complete` says whether
+    they are every weight.
+    """
     family = family_row(architecture, engine)
     parts = [_skeleton(name) for name in family["skeletons"]]
-    return {**family, "modules": [*_modules(family, parts)],
-            "sizes": [size for part in (*parts, family) for size in part.get("sizes", ())]}
+    further = [_skeleton(name) for name in family.get("weights", ()) if weighed]
+    modules = [*_modules(family, parts)]
+    if weighed:
+        modules = _with_weights(modules, [*_modules(family, further)], family)
+    return {**family, "modules": modules,
+            "complete": family.get("complete", weighed and "weights" in family),
+            "sizes": [size for part in (*parts, *further, family)
+                      for size in part.get("sizes", ())]}
+
+
+def _with_weights(
+    modules: list[Mapping[str, Any]], weights: list[Mapping[str, Any]], family: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the layers' rows and the weights', those in layers behind the layer's other ones."""
+    dtypes: Mapping[str, str] = family.get("weight_dtypes", {})
+    found = [{**row, "dtype": dtypes[row["path"]]} if row.get("path") in dtypes else row
+             for row in modules]
+    for row in weights:
+        alike = [at for at, other in enumerate(found) if _stack(other) == _stack(row)]
+        found.insert(alike[-1] + 1 if alike else len(found), row)
+    return found
+
+
+def _stack(row: Mapping[str, Any]) -> tuple[str, bool]:
+    return row.get("stack", "text"), "*" in row.get("path", "")
 
 
 def _skeleton(name: str) -> Mapping[str, Any]:
@@ -71,22 +101,23 @@ def languages(family: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def families_of(
-    architecture: str, engine: str | None = None
+    architecture: str, engine: str | None = None, weighed: bool = False
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the families that an architecture can be: one around each of its language models."""
-    family = family_of(architecture, engine)
+    family = family_of(architecture, engine, weighed)
     for language in languages(family):
-        whole = with_language(architecture, language, engine)
+        whole = with_language(architecture, language, engine, weighed)
         yield {**whole, "id": f"{family['id']} with {language}"}
     yield from () if languages(family) else (family,)
 
 
 @cache
 def with_language(
-    architecture: str, language: str, engine: str | None = None
+    architecture: str, language: str, engine: str | None = None, weighed: bool = False
 ) -> Mapping[str, Any]:
     """Return the family of `architecture` around the family of its language model."""
-    outer, inner = family_of(architecture, engine), family_of(language, engine)
+    outer = family_of(architecture, engine, weighed)
+    inner = family_of(language, engine, weighed)
     inside = [_moved(row, outer) for row in inner["modules"]]
     joined = {field: [*outer.get(field, ()), *inner.get(field, ())]
               for field in ("defaults", "stacks", "renames", "replaced")}
@@ -96,7 +127,8 @@ def with_language(
     return {**inner, **outer, **joined, **merged, "mapper": mapper,
             "modules": [row for module in outer["modules"]
                         for row in (inside if "language" in module else [module])],
-            "sizes": [*inner["sizes"], *outer["sizes"]], "complete": False}
+            "sizes": [*inner["sizes"], *outer["sizes"]],
+            "complete": weighed and outer["complete"] and inner["complete"]}
 
 
 def _moved(row: Mapping[str, Any], outer: Mapping[str, Any]) -> Mapping[str, Any]:

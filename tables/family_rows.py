@@ -82,7 +82,8 @@ MODULE: Row = {
                       "quantization configs and error texts know it; absent: the path, of "
                       "experts without routed_experts", required=False),
     "kind": Field("text", "what it is; absent: linear", required=False,
-                  choices=("linear", "embedding", "attention", "mla", "experts", "norm", "part")),
+                  choices=("linear", "embedding", "attention", "mla", "experts", "norm", "part",
+                           "tensor")),
     "split": Field("text", "how tensor parallelism splits it", required=False,
                    choices=("column", "row", "qkv", "qkv_index", "vocab", "none")),
     "stack": Field("text", "the stack of layers it stands in; absent: text", required=False),
@@ -197,6 +198,15 @@ FAMILY: Row = {
                     "one", required=False, choices=("sglang",)),
     "skeletons": Field("list", "the module lists that it follows, in the order in which the "
                        "engine builds them", of=Field("text", "a skeleton")),
+    "weights": Field("list", "skeletons of the weights that are no layers: with those of its "
+                     "layers they are every weight of the model, so that its memory can be "
+                     "counted. In a module of kind tensor the path is the tensor's own name",
+                     required=False, of=Field("text", "a skeleton")),
+    "head_weight": Field("text", "what lm_head's weight is, whatever the config says of tied "
+                         "embeddings; absent: as that says", required=False,
+                         choices=("own", "embedding")),
+    "weight_dtypes": Field("map", "path of a layer -> the dtype of its weight, where that is not "
+                           "the model's", required=False, of=Field("text", "a dtype")),
     "kv_heads_said": Field("flag", "whether the class leaves it to its projection to say, in "
                            "words, which key-value heads do not divide over the ranks",
                            required=False),
