@@ -8,7 +8,7 @@ from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
 from quantplan.dispatch.families import model_structure
-from quantplan.dispatch.structure import ROUTER, Leaf, Module, Structure
+from quantplan.dispatch.structure import ROUTER, TENSORS, TEXT, Leaf, Module, Structure
 from quantplan.dispatch.weight_format import CONFIG_FIELDS, WeightFormat, file_shape, read_format
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.load import read_table
@@ -106,9 +106,14 @@ def _leave_routers(quantization: dict[str, Any], structure: Structure) -> None:
 def is_decoder_linear(module: Module) -> bool:
     """Return whether `module` is a linear layer inside a decoder layer: what formats quantize.
     Routers and layers that the engine never quantizes are none."""
-    if not module.per_layer or module.kind not in ("linear", "experts") or not module.leaves:
+    if not module.per_layer or module.stack != TEXT or not can_be_quantized(module):
         return False
     return module.split in LINEAR_SPLITS or (module.quantized and module.module != ROUTER)
+
+
+def can_be_quantized(module: Module) -> bool:
+    """Return whether `module` holds matrices of linear layers or experts."""
+    return module.kind in ("linear", "experts") and bool(module.leaves)
 
 
 def is_left_out(module: Module, structure: Structure) -> bool:
@@ -130,7 +135,7 @@ def is_quantized(module: Module, weights: WeightFormat | None) -> bool:
 
 def plain_tensors(module: Module, leaf: Leaf) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield name and shape of the tensors of an unquantized checkpoint module."""
-    name = leaf.name if module.kind == "tensor" else "weight"
+    name = leaf.name if module.kind in TENSORS else "weight"
     yield name, (leaf.n,) if leaf.k is None else (leaf.n, leaf.k)
     if module.bias:
         yield "bias", (leaf.n,)

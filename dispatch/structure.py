@@ -12,6 +12,9 @@ from quantplan.dispatch.renames import Renames
 ROUTER = "GateLinear"
 """The engine's class of routers (model_executor/layers/fused_moe/router/gate_linear.py)."""
 
+TENSORS = ("tensor", "copy")
+"""Kinds of modules that are one tensor: a weight, or what is made of one after loading."""
+
 TEXT = "text"
 """The stack of layers of the language model."""
 
@@ -105,7 +108,7 @@ class Module(NamedTuple):
 
     def leaf_path(self, leaf: str) -> str:
         """Return the checkpoint module path of `leaf`, with * for the layer index."""
-        if self.kind == "tensor":
+        if self.kind in TENSORS:
             return self.path.rpartition(".")[0]
         return ".".join((*self.path.split(".")[:-1], leaf)) if "." in self.path else leaf
 

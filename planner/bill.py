@@ -17,7 +17,10 @@ LINEAR_LINES = {
     "metadata": "weight shapes",
     "bias": "biases",
 }
-LINES = (*LINEAR_LINES.values(), "embeddings", "lm_head", "norms", "other weights")
+EXPERT_LINES = {holds: f"expert {line.removeprefix('linear ').removeprefix('weight ')}"
+                for holds, line in LINEAR_LINES.items()}
+LINES = (*LINEAR_LINES.values(), *EXPERT_LINES.values(), "absorbed copies", "embeddings",
+         "lm_head", "norms", "other weights")
 
 
 class Bill:
@@ -57,6 +60,10 @@ class Bill:
 
 def line_name(module: Module, holds: str) -> str:
     """Return the line that a tensor of `module` belongs to."""
+    if module.kind == "experts":
+        return EXPERT_LINES[holds]
+    if module.kind == "copy":
+        return "absorbed copies"
     if is_decoder_linear(module):
         return LINEAR_LINES[holds]
     if module.split == "vocab":

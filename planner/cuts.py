@@ -20,13 +20,15 @@ INPUT_SIZES = ("k", "k_blocks", "groups")
 
 class Cut(NamedTuple):
     """Output and input features of a checkpoint module: whole, and those of one rank;
-    `before_rank` are the rank's outputs in front of it in the fused layer."""
+    `before_rank` are the rank's outputs in front of it in the fused layer, `copies` how many of it
+    one tensor holds: the experts of a rank."""
 
     n: int
     k: int
     n_rank: int
     k_rank: int
     before_rank: int = 0
+    copies: int = 1
 
 
 def cut_leaves(module: Module, tp: int) -> list[Cut]:
@@ -70,7 +72,7 @@ def rank_elements(
     names what each size of `shape` counts, as in tables/formats; sizes of 1 and numbers are
     replicated, padding of the vocabulary included. Raises UsageError for a share that is not whole.
     """
-    elements = 1
+    elements = cut.copies
     for size, dim in zip(shape, dims, strict=True):
         elements *= (_blocks(cut, block) if block and dim == "n_blocks"
                      else _share(size, dim, cut, what))

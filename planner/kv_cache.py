@@ -7,7 +7,7 @@ from typing import Any
 
 from quantplan.dispatch.facts import Note
 from quantplan.dispatch.shard import heads_divide, kv_heads_per_rank
-from quantplan.dispatch.structure import Structure
+from quantplan.dispatch.structure import TEXT, Structure
 from quantplan.dispatch.weight_format import Config, quantization_config
 from quantplan.planner.cuts import uneven
 from quantplan.planner.lines import EXACT, BudgetLine
@@ -34,9 +34,11 @@ def kv_line(
     -> bytes per token per rank
 
     `config` is the checkpoint's config.json. Raises NotKnownError for a KV cache dtype without a
-    row, UsageError for heads that do not divide over the ranks.
+    row and for layers that do not all keep keys and values of one size, UsageError for heads that
+    do not divide over the ranks.
     """
     sizes = structure.sizes
+    _check_alike(structure)
     if not heads_divide(sizes["num_attention_heads"], sizes["num_key_value_heads"], tp):
         raise uneven("attention", tp, f"{sizes['num_attention_heads']} query and "
                      f"{sizes['num_key_value_heads']} KV heads")
@@ -50,6 +52,19 @@ def kv_line(
                f"({dtype if row['dtype'] == 'model' else name})")
     return BudgetLine("KV cache per token", 2 * layers * heads * head_dim * item_bytes, formula,
                       row["source"], EXACT)
+
+
+def _check_alike(structure: Structure) -> None:
+    """Refuse a model whose layers keep something else, or keys and values of several sizes."""
+    text = [module for module in structure.modules if module.stack == TEXT]
+    other = next((module for module in text if module.kind in ("mla", "part")), None)
+    attention = [module for module in text if module.kind == "attention"]
+    kept = {(m.facts.get("kv_heads"), m.facts.get("head_dim"), m.facts.get("v_head_dim"))
+            for m in attention}
+    layers = sum(len(module.layers) for module in attention)
+    if other is not None or len(kept) != 1 or layers != structure.num_layers:
+        raise NotKnownError(f"the KV cache of {other.module if other else structure.architecture}",
+                            wanted="layers that all keep keys and values of one size")
 
 
 def resolved_kv_dtype(config: Config, requested: str) -> str:

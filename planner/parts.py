@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Tensor
@@ -16,6 +17,8 @@ from quantplan.tables.load import read_table
 
 PLAIN_DTYPES = ("F16", "BF16", "F32", "F64")
 PLAIN_NAMES = ("weight", "bias")
+OWN_BITS = {"int32": 32}
+"""Dtypes of weights that no model is served in."""
 
 
 class Part(NamedTuple):
@@ -65,7 +68,8 @@ def plain_parts(module: Module, leaf: Leaf, serving: str) -> Iterator[Part]:
 
 
 def _plain_part(name: str, shape: tuple[int, ...], serving: str) -> Part:
-    return Part(name, shape, ("n", "k")[:len(shape)], model_bits(serving))
+    bits = OWN_BITS.get(serving) or model_bits(serving)
+    return Part(name, shape, ("n", "k")[:len(shape)], bits)
 
 
 def format_parts(
@@ -127,7 +131,8 @@ def stored_parts(
     the dtype that the engine allocates, all others the file's. Raises CheckpointError for a shape
     that is not the config's, NotKnownError for a tensor that no rule splits over several ranks.
     """
-    leaf, plain = module.leaves[position], is_plain(found)
+    leaf, serving = module.leaves[position], module.dtype or serving
+    plain = module.kind == "tensor" or is_plain(found)
     expected = dict(plain_tensors(module, leaf))
     for name, tensor in found.items():
         what = f"{module.leaf_path(leaf.name)}.{name}"
@@ -139,15 +144,21 @@ def stored_parts(
         elif name == "bias" or plain:
             # Some tools store a bias for every layer; the engine skips those it has no use for.
             if name in expected:
-                _check_shape(what, tensor, expected[name])
-                yield _plain_part(name, expected[name], serving)
+                _check_shape(what, tensor, expected[name], module.kind == "tensor")
+                yield _plain_part(name if name in PLAIN_NAMES else "weight", expected[name],
+                                  serving)
         elif name not in not_weights():
             yield _unknown_part(what, tensor, module, leaf, tp)
 
 
-def _check_shape(what: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
-    """Refuse a shape that differs by more than sizes of 1."""
+def _check_shape(
+    what: str, tensor: Tensor, wanted: tuple[int, ...], flat: bool = False
+) -> None:
+    """Refuse a shape that differs by more than sizes of 1; `flat` are those of which only the
+    number of elements is known."""
     shape = tensor.shape or ()
+    if flat and prod(shape) == prod(wanted):
+        return
     if [size for size in shape if size != 1] != [size for size in wanted if size != 1]:
         raise CheckpointError(f"shape of {what} in the safetensors headers",
                               wanted=f"{wanted} by config.json", found=str(shape))

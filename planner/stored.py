@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
 from quantplan.dispatch.formats import is_quantized
-from quantplan.dispatch.structure import Module, Structure
+from quantplan.dispatch.renames import rename
+from quantplan.dispatch.structure import TENSORS, Module, Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.bill import Bill
+from quantplan.planner.cuts import Cut
 from quantplan.planner.parts import (
+    PLAIN_DTYPES,
     Part,
     dtype_bits,
     format_parts,
@@ -34,14 +38,21 @@ def weigh_stored(
     the engine loads are noted and not counted.
     """
     weights, title, gap = _format(checkpoint, dtype)
-    by_module = _by_module(checkpoint.tensors or {})
+    by_module = _by_module(checkpoint.tensors or {}, structure)
+    experts = _experts_taken(by_module, structure)
     bill, missing = Bill(structure.source), 0
-    for module, layers, cuts in cut_modules(structure, tp):
+    group = weights.group if weights else -1
+    # Tensors first: the biases among them stand in modules that have none for the engine's tables.
+    for module, layers, cuts in sorted(cut_modules(structure, tp, group=group), key=_rank):
         for position, cut in enumerate(cuts):
+            if module.kind == "experts":
+                _add_experts(bill, module, position, cut,
+                             Experts(experts, layers, weights, gap, dtype))
+                continue
             for stored, times in _distinct(by_module, module, position, layers).items():
-                if not stored and gap is not None:
+                if not stored and gap is not None and module.kind != "copy":
                     raise gap
-                missing += 0 if stored else times
+                missing += 0 if stored or module.kind == "copy" else times
                 parts = (stored_parts(dict(stored), weights, module, position,
                                       serving=dtype, tp=tp)
                          if stored else _expected(module, position, weights, dtype))
@@ -62,22 +73,81 @@ def _format(
     return weights, format_title(weights, dtype), None
 
 
-def _by_module(tensors: Mapping[str, Tensor]) -> dict[str, Tensors]:
-    """Return {module path: {last part of the name: tensor}}."""
+def _by_module(
+    tensors: Mapping[str, Tensor], structure: Structure
+) -> dict[str, Tensors]:
+    """Return {module path as the engine names it: {last part of the name: tensor}}."""
     found: dict[str, Tensors] = {}
-    for name, tensor in tensors.items():
+    for stored, tensor in tensors.items():
+        name = rename(stored, structure.renames) if structure.renames else stored
         module, _, last = name.rpartition(".")
         found.setdefault(module, {})[last] = tensor
     return found
+
+
+def _rank(found: tuple[Module, tuple[int, ...], list[Cut]]) -> bool:
+    return found[0].kind not in TENSORS
+
+
+class Experts(NamedTuple):
+    """The dtypes of stored experts by their path, and what the format is of those in `layers`."""
+
+    stored: Mapping[str, set[str]]
+    layers: tuple[int, ...]
+    weights: WeightFormat | None
+    gap: NotKnownError | None
+    serving: str
+
+
+def _experts_taken(
+    by_module: dict[str, Tensors], structure: Structure
+) -> dict[str, set[str]]:
+    """Take the tensors of routed experts out of `by_module`; return path -> their dtypes."""
+    found: dict[str, set[str]] = {
+        module.path_at(index).removesuffix(ROUTED): set() for module in structure.modules
+        if module.kind == "experts" for index in module.layers or (None,)}
+    for path in [path for path in by_module if found and EXPERTS in path]:
+        place = path[:path.rindex(EXPERTS) + len(EXPERTS)]
+        if place in found:
+            found[place] |= {tensor.dtype for tensor in by_module.pop(path).values()}
+    return found
+
+
+EXPERTS, ROUTED = ".experts", ".routed_experts"
+
+
+def _add_experts(
+    bill: Bill, module: Module, position: int, cut: Cut, experts: Experts
+) -> None:
+    """Add one matrix of the experts of every layer, by the format where any tensor of a layer's
+    experts is not in the 16 or 32 bits of plain ones."""
+    for layer in experts.layers:
+        stored = experts.stored[module.path_at(layer).removesuffix(ROUTED)]
+        quantized = not stored.issubset(PLAIN_DTYPES)
+        if quantized and experts.gap is not None:
+            raise experts.gap
+        parts = (format_parts(experts.weights, module, position, experts.serving)
+                 if quantized and experts.weights is not None
+                 else plain_parts(module, module.leaves[position], experts.serving))
+        for part in parts:
+            bill.add(module, cut, part, 1)
 
 
 def _distinct(
     by_module: dict[str, Tensors], module: Module, position: int, layers: tuple[int, ...]
 ) -> Counter[Stored]:
     """Take one leaf of every layer out of `by_module`; count the layers that are stored alike."""
-    path = module.leaf_path(module.leaves[position].name)
-    return Counter(tuple(sorted(by_module.pop(path.replace("*", str(layer)), {}).items()))
-                   for layer in layers)
+    leaf = module.leaves[position].name
+    path, only = module.leaf_path(leaf), leaf if module.kind in TENSORS else None
+    return Counter(_taken(by_module, path.replace("*", str(layer)), only) for layer in layers)
+
+
+def _taken(by_module: dict[str, Tensors], path: str, only: str | None) -> Stored:
+    """Take a module's tensors, or `only` the one, out of `by_module`."""
+    if only is None:
+        return tuple(sorted(by_module.pop(path, {}).items()))
+    found = by_module.get(path, {})
+    return ((only, found.pop(only)),) if only in found else ()
 
 
 def _expected(

@@ -13,6 +13,7 @@ from quantplan.dispatch.facts import Checkpoint, Note
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import (
     HYPOTHETICAL,
+    can_be_quantized,
     is_decoder_linear,
     is_head,
     is_left_out,
@@ -22,6 +23,7 @@ from quantplan.dispatch.structure import Module, Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.bill import Bill
 from quantplan.planner.cuts import Cut, cut_leaves
+from quantplan.planner.experts import Spread, expert_tensors
 from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.parts import format_parts, plain_parts
 from quantplan.tables.errors import NotKnownError
@@ -68,9 +70,14 @@ def weigh(
 
 
 def weighable(checkpoint: Checkpoint) -> bool:
-    """Return whether every weight of the model has a row, and the format's bytes are known."""
+    """Return whether every weight of the model has a row, and the bytes of the format and of what
+    a token keeps are known."""
+    from quantplan.planner.kv_cache import kv_line
+
     try:
-        weigh(checkpoint, model_structure(checkpoint, weighed=True), tp=1, dtype="bfloat16")
+        structure = model_structure(checkpoint, weighed=True)
+        weigh(checkpoint, structure, tp=1, dtype="bfloat16")
+        kv_line(checkpoint.served_config, structure)
     except NotKnownError:
         return False
     return True
@@ -82,7 +89,8 @@ def weigh_sizes(
 ) -> tuple[BudgetLine, ...]:
     """Return the bill of a model in the format `weights`, from the structure's sizes alone."""
     bill = Bill(structure.source)
-    for module, layers, cuts in cut_modules(structure, tp):
+    group = weights.group if weights else -1
+    for module, layers, cuts in cut_modules(structure, tp, group=group):
         times = _quantized_layers(module, layers, weights, quantized)
         for position, cut in enumerate(cuts):
             if times and weights is not None:
@@ -94,25 +102,31 @@ def weigh_sizes(
 
 
 def cut_modules(
-    structure: Structure, tp: int
+    structure: Structure, tp: int, spread: Spread | None = None, group: int = -1
 ) -> Iterator[tuple[Module, tuple[int, ...], list[Cut]]]:
     """Yield the modules with weights of their own, the layers that have each, and their cuts.
 
-    Raises NotKnownError for a family whose rows do not hold every weight.
+    Routed experts are two of them, spread as `spread` says, else cut as everything else; `group`
+    is the inputs of one scale of quantized weights. Raises NotKnownError for a family whose rows
+    do not hold every weight.
     """
     if not structure.complete:
         raise NotKnownError(f"the memory of a {structure.architecture}",
                             hint="`quantplan explain` answers for its kernels.")
     for module in structure.modules:
-        if not is_left_out(module, structure):
-            yield module, module.layers or (0,), cut_leaves(module, tp)
+        layers = module.layers or (0,)
+        if module.kind == "experts":
+            for stack, cuts in expert_tensors(module, spread or Spread(tp), group):
+                yield stack, layers, cuts
+        elif not is_left_out(module, structure):
+            yield module, layers, cut_leaves(module, tp)
 
 
 def _quantized_layers(
     module: Module, layers: tuple[int, ...], weights: WeightFormat | None,
     quantized: Quantized | None,
 ) -> int:
-    if weights is None or not (is_decoder_linear(module) or is_head(module)):
+    if weights is None or not (can_be_quantized(module) or is_head(module)):
         return 0
     if quantized is None:
         return len(layers) if is_quantized(module, weights) else 0
@@ -126,11 +140,13 @@ def count_parameters(structure: Structure) -> tuple[int, int]:
     """
     linear = other = 0
     for module, layers, cuts in cut_modules(structure, 1):
+        if module.kind == "copy":
+            continue
         for leaf, cut in zip(module.leaves, cuts, strict=True):
-            weights = leaf.n * cut.k * len(layers)
+            weights = leaf.n * cut.k * cut.copies * len(layers)
             linear += weights if is_decoder_linear(module) else 0
             other += 0 if is_decoder_linear(module) else weights
-            other += leaf.n * len(layers) if module.bias else 0
+            other += leaf.n * cut.copies * len(layers) if module.bias else 0
     return linear, other
 
 

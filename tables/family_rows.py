@@ -83,7 +83,7 @@ MODULE: Row = {
                       "experts without routed_experts", required=False),
     "kind": Field("text", "what it is; absent: linear", required=False,
                   choices=("linear", "embedding", "attention", "mla", "experts", "norm", "part",
-                           "tensor")),
+                           "tensor", "copy")),
     "split": Field("text", "how tensor parallelism splits it", required=False,
                    choices=("column", "row", "qkv", "qkv_index", "vocab", "none")),
     "stack": Field("text", "the stack of layers it stands in; absent: text", required=False),
@@ -200,7 +200,8 @@ FAMILY: Row = {
                        "engine builds them", of=Field("text", "a skeleton")),
     "weights": Field("list", "skeletons of the weights that are no layers: with those of its "
                      "layers they are every weight of the model, so that its memory can be "
-                     "counted. In a module of kind tensor the path is the tensor's own name",
+                     "counted. In a module of kind tensor the path is the tensor's own name; "
+                     "one of kind copy is made of another weight after loading",
                      required=False, of=Field("text", "a skeleton")),
     "head_weight": Field("text", "what lm_head's weight is, whatever the config says of tied "
                          "embeddings; absent: as that says", required=False,
