@@ -67,8 +67,9 @@ class Gpu(NamedTuple):
     """One GPU as the engine would see it.
 
     `memory_bytes` is what the driver reports as total (`memory_kind` "driver"), or the label times
-    10^9 or 2^30 when no driver figure is known ("label"), or None. `named_by_driver` is false
-    where `name` is not what the driver calls it.
+    10^9 or 2^30 when no driver figure is known ("label"), or None; `memory_mib` is the total that
+    nvidia-smi prints, which has what the driver keeps in it. `named_by_driver` is false where
+    `name` is not what the driver calls it.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Gpu(NamedTuple):
     id: str | None = None
     origin: str = "catalogue"
     named_by_driver: bool = True
+    memory_mib: int | None = None
 
     @property
     def capability_text(self) -> str:
@@ -150,7 +152,8 @@ class MemoryFlags(NamedTuple):
     """The engine's flags that change memory and not selection; None where the engine decides.
 
     `max_model_len` -1 asks the engine for the longest context that fits
-    (vllm config/model.py:ModelConfig.max_model_len).
+    (vllm config/model.py:ModelConfig.max_model_len). From `mem_fraction_static` on they are
+    SGLang's (arg_groups/fields/schedule.py).
     """
 
     pp: int = 1
@@ -165,3 +168,13 @@ class MemoryFlags(NamedTuple):
     dcp: int = 1
     speculative_config: Mapping[str, Any] | None = None
     limit_mm_per_prompt: Mapping[str, Any] | None = None
+    mem_fraction_static: float | None = None
+    chunked_prefill_size: int | None = None
+    max_running_requests: int | None = None
+    max_total_tokens: int | None = None
+    context_length: int | None = None
+    cuda_graph_max_bs_decode: int | None = None
+    disable_cuda_graph: bool = False
+    swa_full_tokens_ratio: float | None = None
+    mamba_full_memory_ratio: float | None = None
+    max_mamba_cache_size: int | None = None

@@ -72,6 +72,7 @@ def gpu_of(row: GpuRow) -> Gpu:
         memory_kind=memory_kind,
         id=row["id"],
         named_by_driver="name_from" not in row,
+        memory_mib=int(row["memory_nvml_mib"]["value"]) if "memory_nvml_mib" in row else None,
     )
 
 

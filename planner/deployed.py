@@ -43,14 +43,11 @@ def deployed_budget(
     Raises UsageError when no memory is known, EngineRefusalError when the engine refuses what
     cannot be weighed either, and what make_budget and resolve raise.
     """
-    if table["engine"] != "vllm":
-        raise NotKnownError(f"the memory budget of {table['engine']}", wanted="vllm",
-                            hint="`quantplan explain` answers for it.")
     check_kv_flag(table, deployment.kv_cache_dtype)
-    memory_bytes, source, kind = _memory(gpu, gpu_mem)
+    memory_bytes, source, kind = gpu_memory(gpu, gpu_mem)
     device = gpu or Gpu("the GPU", ASSUMED_CAPABILITY)
     trace, gap = _trace(checkpoint, table, device, deployment)
-    refusal = _refusal(trace, gpu)
+    refusal = start_refusal(trace, gpu)
     weighed = _online(checkpoint, table, deployment.quantization)
     structure = model_structure(weighed, weighed=True)
     left_out = () if structure.left_out is None else (structure.left_out,)
@@ -102,7 +99,7 @@ def _trace(
                            f"{error.what}", error.hint),)
 
 
-def _refusal(trace: Trace | None, gpu: Gpu | None) -> EngineRefusal | None:
+def start_refusal(trace: Trace | None, gpu: Gpu | None) -> EngineRefusal | None:
     """Return why the engine does not start, where that holds for the GPU asked about."""
     if trace is None:
         return None
@@ -126,7 +123,9 @@ def _context(found: Budget) -> Iterator[Note]:
                    f"Pass --max-model-len {largest} or less.")
 
 
-def _memory(gpu: Gpu | None, gpu_mem: str | int | None) -> tuple[int, str, str]:
+def gpu_memory(gpu: Gpu | None, gpu_mem: str | int | None) -> tuple[int, str, str]:
+    """Return the GPU's bytes, where they are from and how they are known. Raises UsageError where
+    nobody says."""
     if gpu_mem is not None:
         return parse_size(str(gpu_mem), "--gpu-mem"), "--gpu-mem as given", "exact"
     if gpu is None or gpu.memory_bytes is None:

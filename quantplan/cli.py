@@ -23,6 +23,7 @@ from quantplan.cli_options import (
     model_options,
     optional_model_options,
     selection_options,
+    sglang_memory_options,
     sglang_options,
 )
 from quantplan.cli_tables import tables
@@ -125,7 +126,10 @@ def diff(**options: Any) -> None:
 @deployment_options
 @memory_options
 @selection_options
-@click.option("--engine", metavar="vllm[@VERSION]", default="vllm", show_default=True)
+@sglang_options
+@sglang_memory_options
+@click.option("--engine", metavar="ENGINE[@VERSION]", default="vllm", show_default=True,
+              help="vllm or sglang.")
 @assume_nearest
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
 @click.option("--check", metavar="LOG", help="A start-up log, - for standard input: what the "

@@ -138,6 +138,23 @@ def memory_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def sglang_memory_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add SGLang's own flags of memory."""
+    for flag, metavar, kind in (
+        ("--max-mamba-cache-size", "SLOTS", click.IntRange(1)),
+        ("--mamba-full-memory-ratio", "RATIO", float),
+        ("--swa-full-tokens-ratio", "RATIO", float),
+        ("--cuda-graph-max-bs-decode", "REQUESTS", click.IntRange(1)),
+        ("--context-length", "TOKENS", click.IntRange(1)),
+        ("--max-total-tokens", "TOKENS", click.IntRange(1)),
+        ("--max-running-requests", "REQUESTS", click.IntRange(1)),
+        ("--chunked-prefill-size", "TOKENS", int),
+        ("--mem-fraction-static", "FRACTION", float),
+    ):
+        command = click.option(flag, type=kind, metavar=metavar, help="As SGLang's flag.")(command)
+    return click.option("--disable-cuda-graph", is_flag=True, help="As SGLang's flag.")(command)
+
+
 assume_nearest = click.option(
     "--assume-nearest", is_flag=True,
     help="Answer for a version without a table from the nearest one; the answer says so.")

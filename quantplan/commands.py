@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,6 @@ def run_budget(options: Mapping[str, Any]) -> int:
     """Print the memory budget; return 0 when the weights and a block of KV cache fit and nothing
     known keeps the engine from starting, else 1."""
     from quantplan.memory import budget
-    from quantplan.reports.budget_text import budget_text
 
     if options["model"] is None:
         raise UsageError("MODEL is missing", wanted="a folder, a config.json, a hub id or a "
@@ -106,8 +105,18 @@ def run_budget(options: Mapping[str, Any]) -> int:
     if options["format_"] == "json":
         say_json(found.to_dict())
     else:
-        say(wrapped(budget_text(found)))
+        say(wrapped(_budget_text(engine)(found)))
     return 0 if found.fits and not found.refusal else 1
+
+
+def _budget_text(engine: str) -> Callable[[Any], str]:
+    if engine == "sglang":
+        from quantplan.reports.sglang_budget_text import sglang_budget_text
+
+        return sglang_budget_text
+    from quantplan.reports.budget_text import budget_text
+
+    return budget_text
 
 
 def _print_texts(found: EngineAnswers, options: Mapping[str, Any]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quantplan.api import open_gpu
 from quantplan.dispatch.facts import Gpu
 from quantplan.dispatch.time_limit import limited
 from quantplan.engines import asked, asked_model
-from quantplan.memory_flags import memory_flags
+from quantplan.memory_flags import check_engine, memory_flags
 from quantplan.options import checked
 from quantplan.stand_in import open_table, stand_in_notes
 from quantplan.tables.errors import UsageError
 
 if TYPE_CHECKING:
     from quantplan.planner.budget import Budget
+    from quantplan.planner.sglang_budget import SglangBudget
 
 
 def budget(
@@ -35,8 +37,18 @@ def budget(
     dcp: int = 1,
     speculative_config: Mapping[str, Any] | None = None,
     limit_mm_per_prompt: Mapping[str, Any] | None = None,
+    mem_fraction_static: float | None = None,
+    chunked_prefill_size: int | None = None,
+    max_running_requests: int | None = None,
+    max_total_tokens: int | None = None,
+    context_length: int | None = None,
+    cuda_graph_max_bs_decode: int | None = None,
+    disable_cuda_graph: bool = False,
+    swa_full_tokens_ratio: float | None = None,
+    mamba_full_memory_ratio: float | None = None,
+    max_mamba_cache_size: int | None = None,
     **options: Any,
-) -> Budget:
+) -> Budget | SglangBudget:
     """Return what fits of `model` in one GPU: weights of one rank, overheads, KV cache tokens.
 
     The memory is `gpu_mem` ("24GiB", "24 GB", bytes), else that of the GPU asked about, else of
@@ -46,8 +58,7 @@ def budget(
     own = {name: value for name, value in locals().items() if name not in ("model", "options")}
     flags = memory_flags(checked(**own))
     given, deployment = asked(model, options)
-    from quantplan.planner.deployed import deployed_budget
-
+    check_engine(flags, given["engine"])
     checkpoint = asked_model(given)
     gpu, capability = given["gpu"], given["capability"]
     device = (None if gpu is None and capability is None and gpu_mem is not None
@@ -55,9 +66,19 @@ def budget(
     version = given["engine_version"]
     table = open_table(given["engine"], version, given["assume_nearest"])
     with limited():
-        found = deployed_budget(checkpoint, table, deployment, device, flags, gpu_mem=gpu_mem,
-                                version=version)
+        found = _of_engine(given["engine"], version)(checkpoint, table, deployment, device, flags,
+                                                     gpu_mem=gpu_mem)
     return found._replace(notes=(*found.notes, *stand_in_notes(table, version)))
+
+
+def _of_engine(engine: str, version: str | None) -> Callable[..., Any]:
+    if engine == "sglang":
+        from quantplan.planner.sglang_deployed import sglang_budget
+
+        return sglang_budget
+    from quantplan.planner.deployed import deployed_budget
+
+    return partial(deployed_budget, version=version)
 
 
 def _gpu_with_memory(gpu: str | None, capability: str | int | float | None) -> Gpu:

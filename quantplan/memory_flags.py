@@ -12,6 +12,21 @@ from quantplan.tables.errors import UsageError
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
             "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """vllm 0.32.0 utils/argparse_utils.py:human_readable_int."""
+OTHERS: Mapping[str, Mapping[str, str | None]] = {
+    "vllm": {"mem_fraction_static": "--gpu-memory-utilization",
+             "chunked_prefill_size": "--max-num-batched-tokens",
+             "max_running_requests": "--max-num-seqs", "max_total_tokens": None,
+             "context_length": "--max-model-len", "cuda_graph_max_bs_decode": None,
+             "disable_cuda_graph": "--enforce-eager", "swa_full_tokens_ratio": None,
+             "mamba_full_memory_ratio": None, "max_mamba_cache_size": None},
+    "sglang": {"gpu_memory_utilization": "--mem-fraction-static",
+               "max_num_batched_tokens": "--chunked-prefill-size",
+               "max_num_seqs": "--max-running-requests", "max_model_len": "--context-length",
+               "enforce_eager": "--disable-cuda-graph", "enable_prefix_caching": None,
+               "kv_cache_memory_bytes": "--max-total-tokens", "num_gpu_blocks_override": None,
+               "dcp": None, "speculative_config": None, "limit_mm_per_prompt": None}}
+"""Engine -> memory flags that it does not have -> what it has in their place."""
+TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 AUTO_LENGTH = -1
 """--max-model-len that asks the engine for the longest context that fits
 (vllm 0.32.0 utils/argparse_utils.py:human_readable_int_or_auto)."""
@@ -24,6 +39,15 @@ def memory_flags(options: Mapping[str, Any]) -> MemoryFlags:
              if options.get(name) is not None}
     return MemoryFlags(**{name: READ[name](value) if name in READ else value
                           for name, value in given.items()})
+
+
+def check_engine(flags: MemoryFlags, engine: str) -> None:
+    """Raise UsageError for a memory flag that the engine does not have."""
+    for name, own in OTHERS[engine].items():
+        if getattr(flags, name) != getattr(MemoryFlags(), name):
+            flag, title = f"--{name.replace('_', '-')}", TITLES[engine]
+            raise UsageError(f"{flag} with {title}", wanted=f"flags of {title}",
+                             hint=f"{title} has {own}." if own else f"Drop {flag}.")
 
 
 def engine_count(text: str, option: str, wanted: str) -> int:
@@ -54,7 +78,20 @@ def _cache_bytes(value: str | int) -> int:
     return parse_size(text, option)
 
 
+def _share(option: str, least: float, most: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if not least < value <= most:
+            raise UsageError(option, wanted=f"more than {least:g} and at most {most:g}",
+                             found=str(value))
+        return float(value)
+
+    return read
+
+
 READ: Mapping[str, Callable[[Any], Any]] = {
     "max_model_len": _length, "kv_cache_memory_bytes": _cache_bytes,
-    "speculative_config": dict, "limit_mm_per_prompt": dict}
+    "speculative_config": dict, "limit_mm_per_prompt": dict,
+    "mem_fraction_static": _share("--mem-fraction-static", 0, 1),
+    "swa_full_tokens_ratio": _share("--swa-full-tokens-ratio", 0, 1),
+    "mamba_full_memory_ratio": _share("--mamba-full-memory-ratio", 0, 1e6)}
 """Field of MemoryFlags -> how what is given is read."""

@@ -142,6 +142,14 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
                      "decode_attention_backend", "mm_attention_backend"), ("a name", _text)),
     **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override"),
                     ("a whole number from 1 up", _count)),
+    **dict.fromkeys(("max_running_requests", "max_total_tokens", "context_length",
+                     "cuda_graph_max_bs_decode", "max_mamba_cache_size"),
+                    ("a whole number from 1 up", _count)),
+    "chunked_prefill_size": ("a whole number, -1 for no chunks",
+                             lambda value: value is None or (type(value) is int and value >= -1
+                                                             and value != 0)),
+    **dict.fromkeys(("mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio"),
+                    ("a number", _number)),
     "max_model_len": ("tokens, such as 8192 or 32k, or auto", _size),
     "kv_cache_memory_bytes": ("text such as 20GiB, or bytes", _size),
     "enable_prefix_caching": ("true, false or None",
@@ -150,7 +158,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
     **dict.fromkeys(("allow_deprecated_quantization", "trust_remote_code", "assume_nearest",
-                     "enable_expert_parallel", "enforce_eager"),
+                     "enable_expert_parallel", "enforce_eager", "disable_cuda_graph"),
                     ("true or false", lambda value: isinstance(value, bool))),
 }
 """Option -> what its value must be, in words and as a test."""

@@ -7,6 +7,7 @@ from quantplan.tables.platform_rows import PLATFORM_ROWS
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.sglang_attention_rows import ATTENTION
+from quantplan.tables.sglang_memory_rows import MEMORY
 from quantplan.tables.sglang_model_rows import MODEL
 
 METHOD: Row = {
@@ -229,6 +230,7 @@ SGLANG_DOCUMENT: Row = {
                                    "excluded modules, in order", of=Field("text", "a key")),
     "modelopt_fp4_excludes_source": Field("text", "engine file:symbol"),
     "attention": Field("row", "attention backends, pages and the KV cache's dtype", of=ATTENTION),
+    "memory": Field("row", "what the server sets aside of a GPU, and its pools", of=MEMORY),
     "kv_dtypes": Field("map", "--kv-cache-dtype -> the torch dtype of the cache",
                        of=Field("text", "a dtype")),
     "kv_dtypes_source": Field("text", "engine file:symbol"),

@@ -248,8 +248,10 @@ def test_not_known(run: Any, arguments: list[str], parts: list[str]) -> None:
      "--linear-backend with SGLang; wanted flags of SGLang"),
     (["explain", MODEL, *GPU, "--engine", "sglang", "--fp8-gemm-backend", "tritn"], "usage", 2,
      "--fp8-gemm-backend tritn; wanted one of auto"),
-    (["budget", MODEL, "--gpu-mem", "24GiB", "--engine", "sglang"], "not-known", 4,
-     "the memory budget of sglang; wanted vllm"),
+    (["budget", MODEL, "--gpu-mem", "24GiB", "--engine", "sglang", "--max-num-seqs", "8"], "usage",
+     2, "--max-num-seqs with SGLang; wanted flags of SGLang"),
+    (["budget", MODEL, "--gpu-mem", "24GiB", "--max-total-tokens", "8"], "usage", 2,
+     "--max-total-tokens with vLLM; wanted flags of vLLM"),
 ])
 def test_what_one_engine_has_and_the_other_has_not(
     run: Any, arguments: list[str], kind: str, code: int, words: str

@@ -1,0 +1,178 @@
+"""SGLang's budget for one deployment: settings, what is measured, weights and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from quantplan.dispatch.facts import (
+    Checkpoint,
+    Deployment,
+    Gpu,
+    MemoryFlags,
+    Note,
+    capability_family,
+)
+from quantplan.dispatch.resolve import resolve
+from quantplan.dispatch.sglang.attention import Attention, server_attention
+from quantplan.dispatch.sglang.models import built, lifted, model_row
+from quantplan.dispatch.structure import Structure
+from quantplan.dispatch.trace import Refusal, Trace
+from quantplan.planner.budget import EngineRefusal
+from quantplan.planner.deployed import ASSUMED_CAPABILITY, gpu_memory, start_refusal
+from quantplan.planner.lines import MEASURED, MODELLED, BudgetLine, total_bytes
+from quantplan.planner.sglang_budget import SglangBudget
+from quantplan.planner.sglang_cells import Attended, Cells, cells
+from quantplan.planner.sglang_context import context_tokens, longer_context
+from quantplan.planner.sglang_pools import GIB, Pools, Refused, Room, pools, token_bytes
+from quantplan.planner.sglang_settings import encoder_cache, memory_facts, settings
+from quantplan.planner.weights import Weights, count_parameters, weigh
+from quantplan.tables.errors import EngineRefusalError, NotKnownError
+
+Table = Mapping[str, Any]
+STAGE = "memory"
+
+
+class Asked(NamedTuple):
+    """One question: the version's rules of memory, the checkpoint, the device and its memory, what
+    the server chose, and the facts of memory."""
+
+    rules: Mapping[str, Any]
+    checkpoint: Checkpoint
+    structure: Structure
+    deployment: Deployment
+    flags: MemoryFlags
+    device: Gpu
+    memory: BudgetLine
+    attention: Attention
+    facts: Mapping[str, Any]
+    trace: Trace
+
+
+def sglang_budget(
+    checkpoint: Checkpoint, table: Table, deployment: Deployment, gpu: Gpu | None,
+    flags: MemoryFlags, *, gpu_mem: str | int | None,
+) -> SglangBudget:
+    """Return SGLang's budget of `checkpoint`, with the engine's refusal if it has one.
+
+    Raises UsageError when no memory is known, NotKnownError for pools, drafts and weights that are
+    not in the tables, EngineRefusalError when the engine refuses what cannot be weighed either.
+    """
+    checkpoint = lifted(table, checkpoint)
+    memory_bytes, source, kind = gpu_memory(gpu, gpu_mem)
+    device = (gpu or Gpu("the GPU", ASSUMED_CAPABILITY))._replace(memory_bytes=memory_bytes)
+    trace = resolve(checkpoint, table, device, deployment)
+    refusal = start_refusal(trace, gpu)
+    if flags.pp > 1:
+        raise NotKnownError("SGLang's weights of a pipeline stage", hint="Drop --pp.")
+    try:
+        attention = server_attention(table, checkpoint, device, deployment)
+    except Refusal as error:
+        raise EngineRefusalError(refusal.line() if refusal else str(error)) from None
+    asked = Asked(
+        table["memory"], checkpoint, built(checkpoint, model_row(table, checkpoint)), deployment,
+        flags, device, BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", source,
+                                  kind),
+        attention, memory_facts(attention.facts, checkpoint, flags), trace)
+    mib = device.memory_mib if gpu_mem is None and device.memory_mib else memory_bytes >> 20
+    found = _filled(asked, mib, _weights(asked))
+    return found._replace(refusal=refusal or found.refusal,
+                          notes=(*found.weights.notes, *_notes(gpu, asked)))
+
+
+def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
+    """Return the budget with the refusal of the pools, if they have one."""
+    rules, flags, memory = asked.rules, asked.flags, asked.memory
+    tp, config = asked.deployment.tp, asked.checkpoint.text_config
+    served = settings(rules, asked.facts, asked.checkpoint, flags, memory_mib=memory_mib, tp=tp)
+    held = cells(asked.structure, Attended(
+        rules, asked.facts, config, str(asked.trace.kv_cache["resolved"]),
+        asked.attention.kv_dtype, tp))
+    derived = context_tokens(rules, config)
+    before = tuple(_measured(asked, "runtime", "ranks"))
+    loading = tuple(_measured(asked, "loading"))
+    cache = encoder_cache(rules, asked.facts)
+    free = memory.bytes - total_bytes(before)
+    room = Room(free / GIB, (free - weights.bytes - total_bytes(loading)) / GIB,
+                served.mem_fraction, (cache["mib"] / 1024) if cache else 0.0,
+                asked.attention.page_size, flags.context_length or derived,
+                bool(asked.facts.get("model.extra_buffer")))
+    filled = pools(rules, held, room, flags)
+    refused = longer_context(rules, derived, flags.context_length, asked.deployment.env
+                             ) or filled.refused
+    lines = (*before, *loading, *_states(held, filled), *_encoders(cache))
+    kept = _kept(asked, filled, room, memory.bytes - weights.bytes - total_bytes(lines))
+    return SglangBudget(
+        asked.checkpoint.name, asked.structure.architecture, asked.trace.version, tp,
+        asked.trace.dtype, memory, count_parameters(asked.structure), weights, (*lines, kept),
+        served, held, filled, token_bytes(rules, held, flags), room.page, room.context, flags,
+        refusal=_refusal(asked.trace, refused))
+
+
+def _measured(asked: Asked, *ids: str) -> Iterator[BudgetLine]:
+    """Yield the constants that only a run shows, those of this family of GPUs first."""
+    family = capability_family(asked.device.capability)
+    for name in ids:
+        row = next(row for row in asked.rules["measured"] if row["id"] == name
+                   and family in row.get("families", (family,)))
+        if asked.deployment.tp >= row.get("from_ranks", 1):
+            yield BudgetLine(row["name"], round(row["gib"] * GIB), f"{row['gib']} GiB, give or take"
+                             f" {row['plus_minus_gib']}: {row['measured_on']}", row["evidence"],
+                             MEASURED, round(row["plus_minus_gib"] * GIB))
+
+
+def _states(found: Cells, filled: Pools) -> Iterator[BudgetLine]:
+    if found.state is not None and filled.state_slots is not None and filled.state_slots > 0:
+        slots = filled.state_slots + 1
+        yield BudgetLine("state pool", slots * found.state.bytes, f"{slots:,} slots (one is "
+                         f"padding) x {found.state.formula}", found.state.source, MODELLED)
+
+
+def _encoders(cache: Mapping[str, Any] | None) -> Iterator[BudgetLine]:
+    if cache is not None:
+        yield BudgetLine("cache of embeddings", cache["mib"] << 20, f"{cache['mib']} MiB",
+                         cache["source"], MODELLED)
+
+
+def _kept(asked: Asked, filled: Pools, room: Room, left_bytes: int) -> BudgetLine:
+    """Return what stays free for activations and graphs: what --mem-fraction-static leaves out of
+    the memory before loading, and of whole bytes what the pools leave."""
+    size = round(room.before_gib * (1 - room.fraction) * GIB)
+    if filled.refused is None:
+        size = left_bytes - filled.kv_bytes
+    return BudgetLine("kept for activations and graphs", max(0, size),
+                      f"{room.before_gib:.2f} GiB free before loading x (1 - "
+                      f"{room.fraction:g})", asked.rules["overfull"]["source"], MODELLED)
+
+
+def _weights(asked: Asked) -> Weights:
+    checkpoint, asked_for = asked.checkpoint, asked.deployment.quantization
+    own = checkpoint.served_config.get("quantization_config")
+    if asked_for is not None and own is None and checkpoint.config.get(
+            "compression_config") is None:
+        raise NotKnownError(f"the weight bytes of --quantization {asked_for} in SGLang",
+                            hint="`quantplan explain` says what the engine does with it.")
+    return weigh(checkpoint, asked.structure, tp=asked.deployment.tp, dtype=asked.trace.dtype,
+                 quantized=_quantized(checkpoint, asked.trace))
+
+
+def _quantized(checkpoint: Checkpoint, trace: Trace) -> Callable[[str, int], bool] | None:
+    """Return which layers the engine quantizes, from its own rules, when no header says."""
+    if checkpoint.tensors is not None or trace.method.resolved is None or trace.error:
+        return None
+    plain = {layer.path for layer in trace.layers if (layer.method or "").startswith("Unq")}
+    return lambda path, index: path.replace("*", str(index)) not in plain
+
+
+def _refusal(trace: Trace, refused: Refused | None) -> EngineRefusal | None:
+    return refused and EngineRefusal(f"{trace.engine} {trace.version}", STAGE, refused.message,
+                                     refused.hint)
+
+
+def _notes(gpu: Gpu | None, asked: Asked) -> Iterator[Note]:
+    if gpu is None:
+        yield Note("gpu-not-named", "the attention backend, its pages and the KV cache's dtype are "
+                   f"those of a GPU of capability {ASSUMED_CAPABILITY // 10}."
+                   f"{ASSUMED_CAPABILITY % 10}", "Name one with --gpu.")
+    if asked.structure.left_out is not None:
+        yield asked.structure.left_out

@@ -1,0 +1,101 @@
+"""budget() of SGLang: public start-up logs, the engine's refusals, its flags and data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from quantplan.planner.sglang_budget import SglangBudget
+from quantplan.tables.errors import NotKnownError, UsageError
+
+from quantplan import budget, reports
+
+SCHEMA = json.loads(
+    (Path(str(reports.__file__)).parent / "schema" / "sglang-budget.v1.json").read_text())
+
+
+def of(model: Any = "qwen3-8b", gpu: str | None = "h100", **options: Any) -> SglangBudget:
+    """Return SGLang's budget."""
+    found = budget(model, engine="sglang", gpu=gpu, **options)
+    assert isinstance(found, SglangBudget)
+    return found
+
+
+def test_a_public_log_of_qwen3_8b_on_a_gb300() -> None:
+    """A clean start-up log of 2026-05-24: mem usage=15.28 GB, max_total_num_tokens=1707904,
+    chunked_prefill_size=16384, max_running_requests=4096; its constants are among those fitted."""
+    found = of(gpu="gb300")
+    loaded = found.weights.bytes + next(
+        line.bytes for line in found.overheads if line.name.startswith("loading"))
+    assert abs(loaded / 2**30 - 15.28) < 0.05
+    assert abs(found.kv_tokens - 1_707_904) < 1_000
+    assert (found.settings.chunk_tokens, found.pools.requests) == (16_384, 4_096)
+    assert found.page_tokens == 64
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"tp": 4}, {"mem_fraction_static": 0.5}, {"kv_cache_dtype": "fp8_e4m3"},
+    {"gpu": None, "gpu_mem": "24GiB"}, {"gpu": "4090", "model": "qwen3-32b"}])
+def test_lines_make_up_the_gpu_and_the_data_keeps_its_schema(options: dict[str, Any]) -> None:
+    found = of(**options)
+    jsonschema.validate(found.to_dict(), SCHEMA)
+    total = found.weights.bytes + found.overhead_bytes + found.kv_bytes
+    assert total == found.memory.bytes or not found.fits
+    assert found.missing_bytes == 0 or not found.fits
+
+
+def test_weights_that_leave_nothing_are_refused_in_the_engine_s_words() -> None:
+    """KVCacheConfigurator._profile_available_bytes: 1 - available/pre, rounded up to 3 places."""
+    found = of(mem_fraction_static=0.1)
+    least = 1 - (78.46 - 15.2564 - 0.04) / 78.46
+    assert found.refusal is not None
+    assert found.refusal.message.startswith(
+        "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.1. "
+        "Raise --mem-fraction-static above 0.195 (minimum viable = 1 - available/pre = "
+        f"{least:.4f}).")
+    assert found.missing_bytes > 0 and not found.fits
+    assert of(mem_fraction_static=0.2).fits
+
+
+def test_weights_larger_than_the_gpu_do_not_load() -> None:
+    found = of("qwen3-32b", gpu="4090")
+    assert found.refusal is not None
+    assert found.refusal.message == "CUDA out of memory while the weights load."
+
+
+def test_a_context_beyond_the_model_s_own() -> None:
+    """ModelConfig._derive_context_length; the variable lets it pass."""
+    found = of(context_length=50_000)
+    assert found.refusal is not None
+    assert "context_length (50000) is greater than the derived context_length (40960)" in (
+        found.refusal.message)
+    assert of(context_length=8_192).refusal is None
+
+
+@pytest.mark.parametrize("engine, options, hint", [
+    ("sglang", {"gpu_memory_utilization": 0.9}, "--mem-fraction-static"),
+    ("sglang", {"max_num_seqs": 8}, "--max-running-requests"),
+    ("sglang", {"enforce_eager": True}, "--disable-cuda-graph"),
+    ("vllm", {"chunked_prefill_size": 2048}, "--max-num-batched-tokens"),
+    ("vllm", {"max_mamba_cache_size": 4}, "Drop --max-mamba-cache-size")])
+def test_flags_of_the_other_engine(engine: str, options: dict[str, Any], hint: str) -> None:
+    with pytest.raises(UsageError, match=hint):
+        budget("qwen3-8b", engine=engine, gpu="h100", **options)
+
+
+@pytest.mark.parametrize("options", [
+    {"mem_fraction_static": 0}, {"mem_fraction_static": 1.5}, {"swa_full_tokens_ratio": 2},
+    {"chunked_prefill_size": 0}, {"max_total_tokens": 0}])
+def test_values_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        of(**options)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"pp": 2}, "pipeline stage"), ({"quantization": "fp8"}, "weight bytes")])
+def test_weights_that_are_not_known(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotKnownError, match=words):
+        of(**options)
