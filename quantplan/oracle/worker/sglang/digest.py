@@ -24,6 +24,12 @@ MODES: Sequence[tuple[str, str]] = (
      r"(flashinfer_)?bmm_fp8|fp8_blockscale_gemm_sm90|torch\._scaled_mm(_v2)?", "W8A8_fp8"))
 """Operator, as a pattern -> what it multiplies."""
 
+HUMMING = "humming_gemm"
+"""The operator that says the formats of its weights, activations and scales."""
+WEIGHT_ONLY = {("float8e4m3", "float8e8m0"): "_mxfp8", ("float8e4m3", ""): "_fp8",
+               ("float4e2m1", "float8e8m0"): "_mxfp4", ("float4e2m1", "float8e4m3"): "_nvfp4",
+               ("float4e2m1", ""): "_fp4"}
+"""Formats of float weights and of their scales -> how modes call them."""
 PACKED = "gptq_marlin_gemm"
 """The operator for integers of several widths."""
 PLAIN = ("torch.mm", "torch.addmm", "torch.bmm", "torch.matmul", "torch.linear")
@@ -53,6 +59,19 @@ def _mode(last: Step) -> str | None:
     """Return the mode, None where the operator does not say."""
     if last.name in PLAIN:
         return "W16A16"
+    if last.name == HUMMING:
+        return _humming_mode(*last.dtypes)
     if last.name == PACKED:
         return f"W{last.bits}A16" if last.bits else None
     return next((mode for name, mode in MODES if re.fullmatch(name, last.name)), None)
+
+
+def _humming_mode(weight: str, act: str, scale: str) -> str:
+    """Return the mode of the package humming's product, whose formats have its own names."""
+    bits, wide = (re.sub(r"^[a-z]+(\d+).*", r"\1", name) for name in (weight, act))
+    if wide == "16":
+        return f"W{bits}A16{WEIGHT_ONLY.get((weight, scale), WEIGHT_ONLY.get((weight, ''), ''))}"
+    if weight == "float8e4m3" and act == weight and scale != "float8e8m0":
+        return "W8A8_fp8"
+    whole = "int" in weight and act == "float8e4m3"
+    return f"W{bits}A{wide}_{'fp8' if whole else act}"

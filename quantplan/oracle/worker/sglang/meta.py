@@ -17,6 +17,8 @@ PRODUCTS = ("mm", "addmm", "bmm", "matmul", "linear", "_int_mm", "_scaled_mm", "
 MOST_OPERANDS = 3
 READS = ("item", "__float__", "__int__", "__bool__")
 COMPARES = ("all", "isclose", "eq")
+NUMBERS = "numbers_it_was_made_of"
+"""Attribute of a tensor made of a list, which sizes follow from."""
 HOLDS = "holds_for_well_formed_scales"
 """Attribute of a comparison's result. Scales are taken to be finite, positive and equal; no choice
 of an operator depends on more."""
@@ -44,7 +46,10 @@ def _placed() -> type:
         given = (*given[:1], *(_elsewhere(value) for value in given[1:]))
         if given and is_tensor(given[0]) and given[0].is_meta:
             return _of_meta(asked, given, named)
-        return asked(*given, **named)
+        found = asked(*given, **named)
+        if getattr(asked, "__name__", "") == "tensor" and isinstance(given[0], list):
+            setattr(found, NUMBERS, given[0])
+        return found
     mode = imported("torch.overrides").TorchFunctionMode
     return type("Placed", (mode,), {"__torch_function__": function})
 
@@ -65,7 +70,12 @@ def _of_meta(asked: Any, given: Any, named: Any) -> Any:
         return _read(given[0], name)
     if name in ("allclose", "equal"):
         return True
+    repeats = getattr(given[1], NUMBERS, None) if name == "repeat_interleave" else None
+    if repeats is not None:
+        named["output_size"] = sum(repeats) * (given[0].shape[given[2]] if len(repeats) == 1 else 1)
     found = asked(*given, **named)
+    if name == "to" and hasattr(given[0], NUMBERS):
+        setattr(found, NUMBERS, getattr(given[0], NUMBERS))
     if name in COMPARES:
         setattr(found, HOLDS, True)
     return found

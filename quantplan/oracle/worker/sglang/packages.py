@@ -30,6 +30,9 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     name: (name,) for name in (*KERNELS, *OTHERS, *ASKED_FOR)}
 """Library -> the packages that it is."""
 
+USED_FOR_REAL = ("humming",)
+"""Packages whose own code says what a layer becomes; it is used where it is importable."""
+
 TURNED_OFF_BY: Mapping[str, str] = {"flashinfer": "SGLANG_IS_FLASHINFER_AVAILABLE"}
 """Library -> the variable that takes it away: without its package the engine cannot be imported
 (layers/quantization/fp8_utils.py)."""
@@ -40,7 +43,7 @@ ENGINE = "sglang"
 def sglang_shelf() -> Shelf:
     """Return a shelf on which everything is present that a question does not take away, and what it
     adds."""
-    return Shelf(PACKAGES, dict.fromkeys((*KERNELS, *OTHERS)), made_of=KernelModule)
+    return Shelf(PACKAGES, dict.fromkeys((*KERNELS, *OTHERS)), USED_FOR_REAL, KernelModule)
 
 
 def hide_from_others(shelf: Shelf) -> None:

@@ -16,6 +16,7 @@ from quantplan.oracle.worker.modules import imported
 from quantplan.oracle.worker.sglang.build import answer
 from quantplan.oracle.worker.sglang.caches import Caches
 from quantplan.oracle.worker.sglang.emulation import Emulation
+from quantplan.oracle.worker.sglang.humming import run_without_values
 from quantplan.oracle.worker.sglang.leaves import Leaves
 from quantplan.oracle.worker.sglang.meta import note_triton_kernels
 from quantplan.oracle.worker.sglang.packages import PACKAGES
@@ -67,6 +68,7 @@ def _import_engine() -> Leaves:
         with suppress(ImportError):
             _import_all(package)
     note_triton_kernels()
+    run_without_values()
     leaves = Leaves()
     leaves.replace()
     return leaves
