@@ -108,8 +108,15 @@ def _object(value: str) -> Any:
         return Unreadable("JSONDecodeError", str(error), "envs.py:maybe_convert_json_str_or_file")
 
 
+def _json(value: str) -> Any:
+    """Return what SGLang reads: JSON, or none where it is not (environ.py:EnvJSON)."""
+    found = _object(value) if value else None
+    return None if isinstance(found, Unreadable) else found
+
+
 READERS: Mapping[str, Callable[[str], Any]] = {
     "flag": _number, "word": _is_word, "text": str, "object": _object,
+    "json": _json,
 }
 """Type of a variable's row -> how its text is read; a switch needs its row besides."""
 SWITCH = {**dict.fromkeys(("true", "1", "yes", "y"), True),

@@ -22,8 +22,22 @@ _SCHEMA = Field("row", "a schema class", of={
                       of=Field("text", "a field")),
     "optional": Field("list", "fields that a config may have", required=False,
                       of=Field("text", "a field")),
+    "given": Field("map", "what the class has whatever a config says", required=False,
+                   of=Field("text", "a value")),
     "aliases": Field("map", "field -> its other spellings", required=False,
                      of=Field("list", "spellings", of=Field("text", "a field"))),
+})
+
+WEIGHT_SCHEMAS = Field("map", "quant_method -> how --quantization humming reads its weights",
+                       of=_SCHEMA)
+INPUT_SCHEMAS = Field("map", "quant_method -> how it reads its activations", of=_SCHEMA)
+
+SGLANG_HUMMING = Field("row", "the package humming as SGLang calls it", of={
+    "source": Field("text", "engine file:symbol"),
+    "weight_schemas": WEIGHT_SCHEMAS,
+    "input_schemas": INPUT_SCHEMAS,
+    "tiles": Field("map", "capability x 10 -> activation formats that the package has tiles for",
+                   of=Field("list", "number formats", of=Field("text", "a format"))),
 })
 
 HUMMING = Field("row", "the activations that Humming's kernels compute with", of={
@@ -52,9 +66,8 @@ HUMMING = Field("row", "the activations that Humming's kernels compute with", of
     }),
     "fallbacks": Field("map", "activation format -> formats tried in its place, in order",
                        of=Field("list", "formats", of=Field("text", "a format"))),
-    "weight_schemas": Field("map", "quant_method -> how --quantization humming reads its weights",
-                            of=_SCHEMA),
-    "input_schemas": Field("map", "quant_method -> how it reads its activations", of=_SCHEMA),
+    "weight_schemas": WEIGHT_SCHEMAS,
+    "input_schemas": INPUT_SCHEMAS,
     "key_dtypes": Field("map", "number format -> what the engine prints of it in a quantization "
                         "key", of=Field("text", "a dtype")),
     "key_scales": Field("map", "number format of scales -> what it prints of it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quantplan.tables.engine_head_rows import HEAD, MODEL_TYPES
+from quantplan.tables.humming_rows import SGLANG_HUMMING
 from quantplan.tables.platform_rows import PLATFORM_ROWS
 from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
@@ -234,6 +235,7 @@ SGLANG_DOCUMENT: Row = {
     "kv_dtypes": Field("map", "--kv-cache-dtype -> the torch dtype of the cache",
                        of=Field("text", "a dtype")),
     "kv_dtypes_source": Field("text", "engine file:symbol"),
+    "humming": SGLANG_HUMMING,
     "operators": Field("list", "lists of operators that a layer's method chooses from",
                        of=OPERATORS),
     "ct_formats": Field("list", "formats of compressed-tensors that quantize activations",

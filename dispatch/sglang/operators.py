@@ -65,7 +65,7 @@ def choose(table: Table, list_id: str, facts: Facts) -> Choice:
                                                 for name in FILLED if name in row}})
 
 
-FILLED = ("act", "runner", "kernel_backend", "because")
+FILLED = ("act", "mode", "fails", "runner", "kernel_backend", "because")
 """Fields of an operator that facts are filled into."""
 
 

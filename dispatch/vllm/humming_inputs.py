@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from quantplan.dispatch.vllm.humming_activation import Input
-from quantplan.dispatch.vllm.humming_schemas import (
+from quantplan.dispatch.humming_numbers import Input
+from quantplan.dispatch.humming_schemas import (
     Config,
     Fault,
     Rules,
     Stored,
     check_format,
+    check_sizes,
     fields_of,
     number_format,
 )
@@ -39,15 +40,7 @@ def check_tensors(
     """Raise what making the tensors of one rank raises; `experts` is their number, in front."""
     if given is not None and given.late is not None:
         raise given.late
-    if stored.late is not None:
-        raise stored.late
-    if stored.grouped and stored.group == 0:
-        raise Fault("ZeroDivisionError", "integer division or modulo by zero")
-    if stored.grouped and stored.group < 0:
-        groups = k // stored.group
-        shape = [groups, n] if stored.grouped == "k" else [n, groups]
-        raise Fault("RuntimeError", f"Trying to create tensor with negative dimension {groups}: "
-                    f"{[*experts, *shape]}")
+    check_sizes(stored, n, k, experts)
 
 
 def _compressed_input(found: Config) -> Given:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quantplan.dispatch.vllm.humming_activation import Asked, Input, number
-from quantplan.dispatch.vllm.humming_schemas import MODEL, Fault, Stored
+from quantplan.dispatch.humming_numbers import Input, number
+from quantplan.dispatch.humming_schemas import MODEL, Fault, Stored
+from quantplan.dispatch.vllm.humming_activation import Asked
 
 Rules = Mapping[str, Any]
 WNA16 = ("uint4b8", "uint8b128", "u8")

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from quantplan.dispatch.humming_numbers import Input, Weight, number
+from quantplan.dispatch.humming_schemas import Fault, Stored, weight_schema
 from quantplan.dispatch.trace import Finding, refuse
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
-from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation, number
+from quantplan.dispatch.vllm.humming_activation import Asked, activation
 from quantplan.dispatch.vllm.humming_findings import METHOD
 from quantplan.dispatch.vllm.humming_inputs import Given, check_tensors, input_schema
-from quantplan.dispatch.vllm.humming_schemas import Fault, Stored, weight_schema
 from quantplan.tables.errors import NotKnownError
 
 Config = Mapping[str, Any]

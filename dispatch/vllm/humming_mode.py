@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantplan.dispatch.humming_numbers import Input, Weight, number
 from quantplan.dispatch.predicates import fill
-from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation, number
+from quantplan.dispatch.vllm.humming_activation import Asked, activation
 
 Row = Mapping[str, Any]
 Facts = Mapping[str, Any]

@@ -4,7 +4,8 @@ check_and_fallback_input_schema with the package humming, drawn from 20,000 rand
 from __future__ import annotations
 
 import pytest
-from quantplan.dispatch.vllm.humming_activation import Asked, Input, Weight, activation
+from quantplan.dispatch.humming_numbers import Input, Weight
+from quantplan.dispatch.vllm.humming_activation import Asked, activation
 from quantplan.tables.engine_loading import load_engine
 
 RULES = load_engine("vllm", "0.32.0")["humming"]

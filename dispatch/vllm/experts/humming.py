@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from quantplan.dispatch.humming_numbers import Input
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm import humming
 from quantplan.dispatch.vllm.experts.plan import NO_KEY, Experts, Plan, unquantized
-from quantplan.dispatch.vllm.humming_activation import Asked, Input, eight_bits, runtime
+from quantplan.dispatch.vllm.humming_activation import Asked, eight_bits, runtime
 from quantplan.dispatch.vllm.humming_inputs import check_tensors
 from quantplan.dispatch.vllm.humming_keys import (
     any_integer,

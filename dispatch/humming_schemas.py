@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.vllm.humming_activation import Weight
+from quantplan.dispatch.humming_numbers import Weight
 from quantplan.tables.errors import NotKnownError
 
 Config = Mapping[str, Any]
@@ -58,8 +58,21 @@ def weight_schema(rules: Rules, config: Config) -> Stored:
     method = config["quant_method"]
     if method not in rules["weight_schemas"]:
         raise Fault("ValueError", f"unsupported weight quant_method: {method}".rstrip())
-    found = fields_of(rules["weight_schemas"][method], config)
-    return WEIGHTS[method](found)
+    row = rules["weight_schemas"][method]
+    return WEIGHTS[method]({**row.get("given", {}), **fields_of(row, config)})
+
+
+def check_sizes(stored: Stored, n: int, k: int, experts: tuple[int, ...] = ()) -> None:
+    """Raise what making the tensors of one rank raises; `experts` is their number, in front."""
+    if stored.late is not None:
+        raise stored.late
+    if stored.grouped and stored.group == 0:
+        raise Fault("ZeroDivisionError", "integer division or modulo by zero")
+    if stored.grouped and stored.group < 0:
+        groups = k // stored.group
+        shape = [groups, n] if stored.grouped == "k" else [n, groups]
+        raise Fault("RuntimeError", f"Trying to create tensor with negative dimension {groups}: "
+                    f"{[*experts, *shape]}")
 
 
 def fields_of(schema: Rules, config: Config) -> dict[str, Any]:
@@ -199,7 +212,7 @@ def _mxfp4(found: Config) -> Stored:
 
 
 def _bitnet(found: Config) -> Stored:
-    return Stored(Weight("float2e0m1"), scales=Scales("tensor"))
+    return Stored(Weight(found.get("format", "float2e0m1")), scales=Scales("tensor"))
 
 
 def _quark(found: Config) -> Stored:
