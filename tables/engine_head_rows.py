@@ -41,9 +41,9 @@ HEAD: Row = {
         "id": Field("text", "the variable; the fact is env.ID"),
         "type": Field("text", "how it is read: flag is a whole number, word is true or 1 in any "
                       "case, switch is true, 1, yes, y or false, 0, no, n in any case, object is "
-                      "JSON, names a comma-separated list",
-                      choices=("flag", "word", "switch", "text", "names", "object",
-                               "json")),
+                      "JSON, json the same and the default where it is none, names a "
+                      "comma-separated list",
+                      choices=("flag", "word", "switch", "text", "names", "object", "json")),
         "variable": Field("text", "the variable, where the id is another reading of one",
                           required=False),
         "default": Field("scalar", "value when it is not set"),

@@ -18,6 +18,8 @@ TYPED = "Typed"
 """Step of a name that the architecture's pass copies into the arguments."""
 UNSET = "arg_groups/serving_hook.py:handle_missing_default_values"
 PLAIN_EXPERTS = "UnquantizedFusedMoEMethod"
+HUMMING = "Humming"
+"""How the methods of --quantization humming begin."""
 
 
 class Told(NamedTuple):
@@ -40,7 +42,7 @@ def findings(told: Told, notes: Iterable[Finding] = ()) -> tuple[Finding, ...]:
              *(() if told.error else (
                  *_weight_only(told.gpu, layers), *_unfused(layers), *_upcast(layers),
                  *_failing(layers), *_set_by_server(told),
-                 *_cannot_run(table, told.gpu, layers), *_plain_experts(told),
+                 *_cannot_run(table, told.gpu, layers), *_plain_experts(told), *_online(told),
                  *unheeded(table, told.checkpoint, layers)))]
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
 
@@ -163,3 +165,15 @@ def _plain_experts(told: Told) -> Iterator[Finding]:
                       "experts find no parameter and loading fails", "Pass --quantization "
                       "moe_wna16, or serve it on 8.0 or above as awq_marlin.",
                       "layers/quantization/awq/awq.py:AWQConfig.get_quant_method")
+
+
+def _online(told: Told) -> Iterator[Finding]:
+    """Yield that humming cannot quantize 16-bit weights: the engine calls the package with an
+    argument that the version which its wheel requires does not have."""
+    hit = next((x for x in told.layers if (x.method or "").startswith(HUMMING)), None)
+    if hit is not None and told.method.checkpoint is None:
+        yield Finding("weight loading", "error", "humming-online",
+                      f"{hit.path}: quantizing its 16-bit weights raises TypeError: "
+                      "quantize_weight() got an unexpected keyword argument 'has_global_scale'",
+                      "Unset SGLANG_HUMMING_ONLINE_QUANT_CONFIG, or serve a quantized checkpoint.",
+                      "layers/quantization/humming.py:HummingLinearMethod.prepare_weight_loader")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from quantplan.tables.errors import NotKnownError
 
 from tests.dispatch.test_sglang_nvfp4 import QKV, ask
 
@@ -85,12 +84,3 @@ def test_refusals(
 def test_layers(config: Mapping[str, Any], path: str, method: str, kernel: str | None) -> None:
     found = next(x for x in ask(config, 90)["layers"] if x["path"] == path)
     assert (found["method"], found.get("kernel")) == (method, kernel)
-
-
-@pytest.mark.parametrize("config, options", [
-    ({"quant_method": "fp8", "activation_scheme": "dynamic"}, {"quantization": "humming"}),
-    (None, {"quantization": "humming", "env": {"SGLANG_HUMMING_ONLINE_QUANT_CONFIG": "{}"}}),
-])
-def test_not_known(config: Mapping[str, Any] | None, options: dict[str, Any]) -> None:
-    with pytest.raises(NotKnownError, match="SGLang"):
-        ask(config, 90, **options)

@@ -79,14 +79,6 @@ def test_gpt_oss_without_flashinfer_is_not_known() -> None:
         ask("GptOssForCausalLM", 103, {"quant_method": "mxfp4"}, libs={"flashinfer": False})
 
 
-@pytest.mark.parametrize("backend", ["humming"])
-def test_runners_decide_nothing_without_routed_experts(backend: str) -> None:
-    found = ask("LlamaForCausalLM", 100, moe_backend=backend)
-    assert found["outcome"] == "ok"
-    with pytest.raises(NotKnownError, match=f"--moe-backend {backend}"):
-        ask("Qwen3MoeForCausalLM", 100, moe_backend=backend)
-
-
 def test_dbrx_with_a_tied_head_is_refused_by_its_config_class() -> None:
     config = {**grid_models("sglang")["DbrxForCausalLM"][0], "tie_word_embeddings": True}
     error = explain(config, engine="sglang", capability=100).to_dict()["error"]
