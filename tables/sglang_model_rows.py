@@ -136,6 +136,23 @@ END: Row = {
     "source": Field("text", "engine file:symbol"),
 }
 
+ACTIVATIONS: Row = {
+    "id": Field("text", "our name"),
+    "field": Field("text", "the field of the language model's config"),
+    "takes": Field("list", "its values with which a model starts", of=Field("text", "a value")),
+    "type": Field("text", "the exception with others"),
+    "message": Field("text", "the engine's words; {value} is the field's value"),
+    "hint": Field("text", "what the user can do"),
+    "classes": Field("list", "which classes ask, and where", of={
+        "architectures": Field("list", "model classes", of=Field("text", "an architecture")),
+        "before": Field("list", "modules before which the start ends", required=False,
+                        of=Field("text", "a path")),
+        "after": Field("list", "modules after which it ends", required=False,
+                       of=Field("text", "a path")),
+        "source": Field("text", "engine file:symbol"),
+    }),
+}
+
 MODEL: Row = {
     "architectures": Field("list", "registered model classes",
                            of=Field("text", "an architecture")),

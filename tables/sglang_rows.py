@@ -9,7 +9,7 @@ from quantplan.tables.requirement_rows import REQUIREMENT, REQUIREMENTS
 from quantplan.tables.schema import Field, Row
 from quantplan.tables.sglang_attention_rows import ATTENTION
 from quantplan.tables.sglang_memory_rows import MEMORY
-from quantplan.tables.sglang_model_rows import MODEL
+from quantplan.tables.sglang_model_rows import ACTIVATIONS, MODEL
 
 METHOD: Row = {
     "id": Field("text", "the registered name"),
@@ -295,5 +295,6 @@ SGLANG_DOCUMENT: Row = {
                                 "source": Field("text", "engine file:symbol"),
                             }),
     "models": Field("list", "model classes that are in the table", of=MODEL),
+    "activations": Field("list", "activations that model classes take", of=ACTIVATIONS),
     "platforms": PLATFORM_ROWS,
 }

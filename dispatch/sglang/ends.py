@@ -3,13 +3,29 @@ config, or does not take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint
+from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.trace import Layer, refuse
 
 Row = Mapping[str, Any]
+
+
+def ends(table: Table, row: Row, architecture: str) -> tuple[Row, ...]:
+    """Return what ends the start of a class: the rows of its own and those of activations that it
+    does not take."""
+    return (*row.get("ends", ()), *_refused_activations(table, architecture))
+
+
+def _refused_activations(table: Table, architecture: str) -> Iterator[Row]:
+    for rule in table["activations"]:
+        unless = {"field": rule["field"], "values": rule["takes"]}
+        for row in rule["classes"]:
+            if architecture in row["architectures"]:
+                yield from ({**rule, **row, "unless": unless, "at": path, "after": place == "after"}
+                            for place in ("before", "after") for path in row.get(place, ()))
 
 
 def check_ends(

@@ -19,7 +19,7 @@ from quantplan.dispatch.sglang.attention_layers import (
 )
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, Table, base_facts
 from quantplan.dispatch.sglang.dtypes import device_dtype, model_dtype
-from quantplan.dispatch.sglang.ends import check_ends
+from quantplan.dispatch.sglang.ends import check_ends, ends
 from quantplan.dispatch.sglang.experts import experts_layer
 from quantplan.dispatch.sglang.findings import TYPED, Told, findings
 from quantplan.dispatch.sglang.flags import check_flags, check_runner, renamed, spread
@@ -36,7 +36,7 @@ from quantplan.dispatch.sglang.models import (
 )
 from quantplan.dispatch.sglang.names import name_method
 from quantplan.dispatch.sglang.operators import chosen, refused_after_loading
-from quantplan.dispatch.sglang.registry import check_registered
+from quantplan.dispatch.sglang.registry import check_registered, served_class
 from quantplan.dispatch.sglang.server import server_arguments
 from quantplan.dispatch.sglang.serving import Serving, serve
 from quantplan.dispatch.sglang.single_experts import with_single_experts
@@ -94,7 +94,8 @@ def resolve(checkpoint: Checkpoint, table: Table, gpu: Gpu, deployment: Deployme
                            "experts.format": server.experts_format,
                            "moe.routing": row.get("says_routing", False)},
                           {name: tuple(leaves) for name, leaves in row.get("packed", {}).items()},
-                          row.get("renames", {}), {}, tuple(row.get("ends", ())))
+                          row.get("renames", {}), {},
+                          ends(table, row, str(served_class(table, checkpoint))))
         serving = serve(named, context)
         method = method._replace(config_class=serving.config_class,
                                  min_capability=serving.min_capability)

@@ -42,18 +42,6 @@ def test_other_activations_are_refused_once_the_mlp_is_built(
         "ValueError", f"Unsupported activation: {named}. Only silu is supported for now.")
 
 
-HUNYUAN = {**QWEN3, "architectures": ["HunYuanDenseV1ForCausalLM"],
-           "model_type": "hunyuan_v1_dense"}
-
-
-@pytest.mark.parametrize("named", ["gelu", "relu2"])
-def test_hunyuan_s_mlp_is_silu_s_too(named: str) -> None:
-    """models/hunyuan.py:HunYuanMLP."""
-    error = ask({**HUNYUAN, "hidden_act": named})["error"]
-    assert (error["type"], error["message"]) == (
-        "ValueError", f"Unsupported activation: {named}. Only silu is supported for now.")
-
-
 def test_what_refuses_an_earlier_layer_comes_first() -> None:
     found = ask({**QWEN3, "hidden_act": "gelu", "num_key_value_heads": 3}, tp=2)["error"]
     assert found["type"] == "AssertionError"
