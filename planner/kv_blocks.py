@@ -95,7 +95,13 @@ def _cut(
         return spec._replace(padded_bytes=page if page != spec.own_bytes else None)
     if spec.kind == WINDOW and not spec.latent and rules["window_blocks"] == "kernel":
         return _window(layer, tokens, shared)
-    return spec._replace(block_tokens=tokens)
+    # A class that names its block keeps it.
+    return spec if spec.block_tokens > 1 else spec._replace(block_tokens=tokens)
+
+
+def wants_packing(layers: Sequence[Cached]) -> bool:
+    """Return whether a backend wants the pages of all layers side by side in each block."""
+    return any(kernel_blocks().get(layer.backend or "", {}).get("packs") for layer in layers)
 
 
 def _window(layer: Cached, tokens: int, shared: int | None) -> Spec:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.facts import Checkpoint, Deployment, MemoryFlags, Note
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Trace
-from quantplan.planner.kv_blocks import Cached, cut
+from quantplan.planner.kv_blocks import Cached, cut, wants_packing
 from quantplan.planner.kv_drafts import with_drafts
 from quantplan.planner.kv_layers import Question, cached_layers
 from quantplan.planner.kv_pool import Pool, make_pool, rounded_up
@@ -22,6 +22,9 @@ SPECS_SOURCE = "v1/kv_cache_interface.py:KVCacheSpec"
 ASSUMED_BATCH_TOKENS = 8192
 """vllm engine/arg_utils.py: --max-num-batched-tokens of a server on a GPU of 70 GiB and more."""
 ASSUMED_CONTEXT = 4096
+TITLES = {"index_keys": "indexer keys", "index_vectors": "indexer keys",
+          "compressed_keys": "indexer keys", "compressed": "compressed latent attention",
+          "compressed_window": "latent window", "compressor_state": "compressor's tokens"}
 
 
 class KvCache(NamedTuple):
@@ -95,8 +98,8 @@ def kv_cache(
         return KvCache((), (), 0, limit, None)
     specs = cut(cached, rules, deployment.block_size)
     pool = make_pool(specs, rules, use, pp=flags.pp, num_layers=structure.num_layers,
-                     override_blocks=flags.num_gpu_blocks_override)
-    tokens = min((spec.block_tokens for spec in specs.values() if spec.kind != STATE), default=0)
+                     override_blocks=flags.num_gpu_blocks_override, packs=wants_packing(cached))
+    tokens = min((spec.block_tokens for spec in specs.values() if spec.grows), default=0)
     return KvCache(tuple(_token_lines(pool, release)), tuple(_request_lines(pool, release)),
                    tokens, limit, pool, tuple(_notes(cached, flags)))
 
@@ -130,8 +133,9 @@ def _token_lines(pool: Pool, version: str) -> Iterator[BudgetLine]:
     """Yield what each kind of layers takes for a token, and what the blocks' padding adds."""
     dcp, own = pool.use.dcp, 0
     for spec, count in _kinds(pool, grows=True):
-        size = -(-count * spec.row_bytes // dcp)
+        size = -(-count * spec.row_bytes // (dcp * spec.tokens_per_row))
         shared = f" / {dcp} ranks of a context" if dcp > 1 else ""
+        shared += f" / {spec.tokens_per_row} tokens" if spec.tokens_per_row > 1 else ""
         own += size
         yield BudgetLine(_title(spec), size, f"{count} layers x {spec.row_bytes:,} bytes{shared}",
                          f"vllm {version} {SPECS_SOURCE}", EXACT)
@@ -167,8 +171,8 @@ def _kinds(pool: Pool, *, grows: bool) -> Iterator[tuple[Spec, int]]:
 def _title(spec: Spec) -> str:
     if spec.kind == STATE:
         return f"state ({spec.shape[0]})"
-    if spec.shape[:1] == ("index_keys",):
-        return "indexer keys"
+    if spec.shape and spec.shape[0] in TITLES:
+        return TITLES[str(spec.shape[0])]
     if spec.latent:
         return "latent attention" if spec.kind == FULL else f"latent window of {spec.span_tokens:,}"
     return {FULL: "attention", WINDOW: f"window of {spec.span_tokens or 0:,} tokens",

@@ -36,8 +36,9 @@ class Group(NamedTuple):
         return Group({name: spec for name, spec in self.layers.items() if name in names})
 
 
-def form_groups(layers: Layers, rules: Rules) -> list[Group]:
-    """Return the groups of a model's layers, in the engine's order.
+def form_groups(layers: Layers, rules: Rules, *, packs: bool = False) -> list[Group]:
+    """Return the groups of a model's layers, in the engine's order; `packs` says that a backend
+    wants the pages of all layers side by side in each block.
 
     Raises NotKnownError where pages cannot be made equal: the engine raises NotImplementedError.
     """
@@ -45,6 +46,8 @@ def form_groups(layers: Layers, rules: Rules) -> list[Group]:
         return []
     if _one_type(list(layers.values())):
         return [Group(layers)]
+    if packs and len({spec.page_bytes for spec in layers.values()}) > 1:
+        return _packed(layers, rules)
     try:
         return _of_equal_size(_equal_pages(layers, rules), rules)
     except NotKnownError:
@@ -52,6 +55,22 @@ def form_groups(layers: Layers, rules: Rules) -> list[Group]:
         if whole is None:
             raise
         return [Group(whole)]
+
+
+def _packed(layers: Layers, rules: Rules) -> list[Group]:
+    from quantplan.planner.kv_packed import packed
+
+    if not rules["packs"]:
+        raise NotKnownError("how this version packs pages of several sizes",
+                            hint="Ask about version 0.29.0 or newer.")
+    buckets: list[dict[str, Spec]] = []
+    for name, spec in layers.items():
+        fitting = next((b for b in buckets if _one_type([*b.values(), spec])), None)
+        if fitting is None:
+            buckets.append({name: spec})
+        else:
+            fitting[name] = spec
+    return [Group(part) for part in packed(buckets)]
 
 
 def _one_type(specs: list[Spec]) -> bool:

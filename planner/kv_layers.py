@@ -20,6 +20,7 @@ from quantplan.tables.kv_cache_rows import kv_rows
 from quantplan.tables.versions import version_key
 
 Row = Mapping[str, Any]
+INDEXES = ("index_keys", "index_vectors")
 
 
 class Question:
@@ -59,6 +60,8 @@ def cached_layers(question: Question) -> list[Cached]:
         elif row["holds"] != "nothing" and not module.facts.get("kv_shared") and (
                 module.stack == "text" and module.facts.get("causal") is not False):
             found.append(_cached(question, module, index, row))
+    found = [layer for layer in found if layer.spec.shape[:1] != ("compressed",)
+             or layer.spec.tokens_per_row > 1]
     return _marked(found, question)
 
 
@@ -76,15 +79,28 @@ def _cached(question: Question, module: Module, index: int | None, row: Row) -> 
         return Cached(name, _attention(question, module, answer), answer.attn_backend)
     if row["holds"] == "latent":
         return Cached(name, _latent(question, module, answer), answer.attn_backend)
-    if row["holds"] == "index_keys":
-        keys = module.facts["head_dim"]
-        return Cached(name, Spec(FULL, 1, keys + keys // row["scale_group"] * 4, (row["holds"],),
-                                 latent=True), answer.attn_backend)
+    if row["holds"] in INDEXES:
+        return Cached(name, _index(question, module, row), answer.attn_backend)
+    if row["holds"].startswith("compress"):
+        from quantplan.planner.kv_compressed import compressed_spec
+
+        dtype = next(layer.kv_cache_dtype for layer in question.answers.values()
+                     if layer.kv_cache_dtype)
+        return Cached(name, compressed_spec(module, index or 0, row, question.config, str(dtype)),
+                      answer.attn_backend)
     size = state_bytes(question.structure, module, row, question.config,
                        Sharing(question.dtype, question.tp, question.drafts))
     kept = "checkpoint_since" in row and (
         version_key(question.version) >= version_key(row["checkpoint_since"]))
     return Cached(name, Spec(STATE, 1, size, (row["holds"],), checkpoints=int(kept)))
+
+
+def _index(question: Question, module: Module, row: Row) -> Spec:
+    """Return an indexer's keys: in FP8 with a scale for every group, or in the model's dtype."""
+    dim = module.facts["head_dim"]
+    size = (dim + dim // row["scale_group"] * 4 if "scale_group" in row
+            else dim * model_bits(question.dtype) // 8)
+    return Spec(FULL, 1, size, (row["holds"],), latent=True)
 
 
 def _attention(question: Question, module: Module, answer: Layer) -> Spec:

@@ -107,10 +107,10 @@ class Pool(NamedTuple):
 
 def make_pool(
     layers: Mapping[str, Spec], rules: Mapping[str, Any], use: Use, *, pp: int = 1,
-    num_layers: int = 1, override_blocks: int | None = None,
+    num_layers: int = 1, override_blocks: int | None = None, packs: bool = False,
 ) -> Pool:
     """Return the pool of some layers; raise NotKnownError where pages cannot be made equal."""
-    groups = form_groups(layers, rules)
+    groups = form_groups(layers, rules, packs=packs)
     parts = [[group.of_stage(names) for group in groups]
              for names in _stages(layers, pp, num_layers)]
     return Pool(groups, parts, use, rules, override_blocks)

@@ -23,7 +23,8 @@ class Use(NamedTuple):
 class Spec(NamedTuple):
     """The cache of one layer.
 
-    `row_bytes` are those of one token of all KV heads of the rank, or of a whole state;
+    `row_bytes` are those of one token of all KV heads of the rank, of `tokens_per_row` tokens where
+    they are compressed, or of a whole state; pages are multiples of `alignment_bytes`;
     `span_tokens` a window or a chunk; `checkpoints` are states that a prefill keeps where prefixes
     are cached; `shape` is what else has to be equal for layers to share a group
     (vllm v1/kv_cache_interface.py).
@@ -37,16 +38,21 @@ class Spec(NamedTuple):
     latent: bool = False
     padded_bytes: int | None = None
     checkpoints: int = 0
+    tokens_per_row: int = 1
+    alignment_bytes: int = 1
 
     @property
     def own_bytes(self) -> int:
         """Return the bytes of one block that hold something."""
-        return self.row_bytes * (1 if self.kind == STATE else self.block_tokens)
+        rows = 1 if self.kind == STATE else self.block_tokens // self.tokens_per_row
+        return self.row_bytes * rows
 
     @property
     def page_bytes(self) -> int:
         """Return the bytes of one block, padding included."""
-        return self.own_bytes if self.padded_bytes is None else self.padded_bytes
+        if self.padded_bytes is not None:
+            return self.padded_bytes
+        return -(-self.own_bytes // self.alignment_bytes) * self.alignment_bytes
 
     @property
     def grows(self) -> bool:

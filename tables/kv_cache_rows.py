@@ -14,7 +14,7 @@ PREFIX = "kv_"
 KV_RULES = (
     "printed_tokens", "in_flight", "null_block", "checked_groups", "near_counts", "pads_attention",
     "promotes_windows", "window_blocks", "mixed_dtypes", "latent_alignment",
-    "caches_hybrid_prefixes", "models_word")
+    "caches_hybrid_prefixes", "models_word", "packs")
 """Ids of tables/memory/vllm/kv.yaml behind the prefix: their notes say what they decide."""
 SOURCE = Field("text", "engine file:symbol")
 
@@ -35,7 +35,8 @@ KV_CACHE_DOCUMENT: Row = {
         "module": Field("text", "the module class"),
         "holds": Field("text", "what it holds", choices=(
             "attention", "latent", "index_keys", "nothing", "mamba1", "mamba2", "gated_delta_net",
-            "kda", "linear", "short_conv")),
+            "kda", "linear", "short_conv", "index_vectors", "compressed", "compressed_window",
+            "compressed_keys", "compressor_state")),
         "scale_group": Field("int", "elements that share a scale of four bytes", False),
         "checkpoint_since": Field("text", "the version from which a prefill keeps one more state "
                                   "where prefixes are cached", False),
@@ -55,6 +56,8 @@ KV_CACHE_DOCUMENT: Row = {
         "multiple_of": Field("int", "any multiple of this many tokens", False),
         "preferred": Field("int", "tokens where no flag says so; absent: the engine's default, or "
                            "the smallest size where that is none", False),
+        "packs": Field("flag", "it wants the pages of all layers side by side in each block",
+                       False),
         "source": SOURCE,
     }),
 }

@@ -23,6 +23,7 @@ ATTENTION_FACTS: Mapping[str, str] = {
     "causal": "false: encoder-only attention",
     "without_cache_config": "true: the class does not pass the cache config, so --kv-cache-dtype "
                             "does not reach the layer",
+    "kv_shared": "true: the layer uses the KV cache of an earlier one",
     "topk_blocks": "blocks that sparse attention chooses",
     "sparse_block": "tokens of a block that sparse attention chooses",
     "q_lora_rank": "features of the query's latent",

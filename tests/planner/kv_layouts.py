@@ -37,6 +37,27 @@ def _sparse() -> dict[str, Spec]:
             for name, spec in (("k", latent(132)), ("attn", latent(1152)))}
 
 
+def _compressed() -> dict[str, Spec]:
+    """DeepSeek-V4-Flash: rows of 4 and of 128 tokens by turns, windows of 128 tokens everywhere."""
+    rows = Spec(FULL, 256, 584, ("rows",), latent=True, alignment_bytes=576)
+    kept = Spec(WINDOW, 64, 584, ("kept",), 128, latent=True, alignment_bytes=576)
+    found = {}
+    for i in range(43):
+        tokens = 1 if i < 2 else 128 if i % 2 else 4
+        if tokens == 4:
+            found[f"model.layers.{i}.k"] = rows._replace(row_bytes=132, tokens_per_row=4)
+            found[f"model.layers.{i}.ks"] = kept._replace(
+                block_tokens=4, row_bytes=2048, span_tokens=8)
+        if tokens > 1:
+            found[f"model.layers.{i}.attn"] = rows._replace(tokens_per_row=tokens)
+        found[f"model.layers.{i}.swa"] = kept
+        if tokens > 1:
+            block, row, span = (4, 8192, 8) if tokens == 4 else (8, 4096, 128)
+            found[f"model.layers.{i}.s"] = kept._replace(
+                block_tokens=block, row_bytes=row, span_tokens=span)
+    return found
+
+
 MIMO_FULL = (0, 5, 11, 17, 23, 29, 35, 41, 47)
 GPT_OSS = [full(8, 64) if i % 2 else window(8, 64, 128) for i in range(24)]
 LAYOUTS: Mapping[str, Mapping[str, Spec]] = {
@@ -59,5 +80,6 @@ LAYOUTS: Mapping[str, Mapping[str, Spec]] = {
                             for i in range(27))),
     "uneven": layers(*[full(8, 128)] * 10, *[window(8, 96, 512)] * 14),
     "mla+window": layers(*[latent(1152)] * 6, *[window(2, 64, 512, 64)] * 2),
+    "dsv4-flash": _compressed(),
     "mixed": layers(*[full(8, 128, 64)] * 4, *[full(8, 128, 64, 1)] * 28),
 }

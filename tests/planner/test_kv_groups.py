@@ -24,7 +24,7 @@ def pool_of(row: dict[str, Any]) -> Pool:
     use = Use(row["max_model_len"], 2 * row["batch"], row["dcp"], 0, states)
     return make_pool(specs, kv_rules(row["version"]), use, pp=row["pp"],
                      num_layers=61 if row["layout"] == "dsv32" else len(specs),
-                     override_blocks=row["override"])
+                     override_blocks=row["override"], packs=row["layout"] == "dsv4-flash")
 
 
 def named(row: dict[str, Any]) -> str:

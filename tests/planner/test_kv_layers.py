@@ -99,6 +99,15 @@ def test_windows_are_fixed_bytes_of_a_request() -> None:
     assert older.fixed_bytes_per_request == (-(-(127 + 8192) // 16) + 1) * page
 
 
+def test_rows_of_several_tokens_and_what_is_not_yet_compressed() -> None:
+    """DeepSeek-V4-Pro; test_kv_groups.py compares such layouts with the engine's own."""
+    found = cache("deepseek-v4-pro", tp=8)
+    assert found.block_tokens == 256
+    own = {line.name: line.bytes for line in found.lines}
+    assert own["indexer keys"] == 30 * 132 // 4
+    assert {line.name for line in found.request_lines} == {"latent window", "compressor's tokens"}
+
+
 def test_pipeline_stages_keep_their_own_layers() -> None:
     whole, half = cache("llama-3.1-8b"), cache("llama-3.1-8b", flags=MemoryFlags(pp=2))
     assert half.bytes_per_token * 2 == whole.bytes_per_token
