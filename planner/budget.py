@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags, Note
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Trace
-from quantplan.planner.kv_cache import kv_line, kv_notes
-from quantplan.planner.kv_full import FullKv
+from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.planner.lines import EXACT, SPEC, UNKNOWN, BudgetLine, total_bytes
 from quantplan.planner.overheads import overhead_lines, overhead_notes
 from quantplan.planner.serving import Serving, serving
 from quantplan.planner.weights import Quantized, Weights, count_parameters, weigh
-from quantplan.planner.what_if import WhatIf, what_if
+from quantplan.planner.what_if import WhatIf, kv_without_scheme, what_if
 from quantplan.tables.errors import UsageError
 from quantplan.tables.memory_loading import memory_rules
 from quantplan.tables.versions import default_version
@@ -59,7 +57,7 @@ class Budget(NamedTuple):
     other_parameters: int
     weights: Weights
     overheads: tuple[BudgetLine, ...]
-    kv: FullKv
+    kv: KvCache
     what_if: tuple[WhatIf, ...]
     notes: tuple[Note, ...]
     refusal: EngineRefusal | None = None
@@ -144,10 +142,7 @@ class Budget(NamedTuple):
     def least_kv_bytes(self) -> int:
         """Return the bytes of the KV cache that the engine needs to start: one request of the
         length that was asked for, else one block, and the block that it never uses."""
-        asked = self.flags.max_model_len or 0
-        blocks = 1 + -(-max(1, asked) // self.kv.block_tokens)
-        return (blocks * self.kv.block_tokens * self.kv.bytes_per_token
-                + self.kv.fixed_bytes_per_request)
+        return self.kv.least_bytes(max(1, self.flags.max_model_len or 0))
 
     @property
     def fits(self) -> bool:
@@ -185,28 +180,21 @@ def make_budget(
     weights = weigh(checkpoint, structure, tp=deployment.tp, dtype=dtype, quantized=quantized)
     lines = overhead_lines(structure, trace, served, deployment=deployment, flags=flags,
                            gpu=device, dtype=dtype)
-    kv_of = _kv_maker(structure, deployment, flags, served)
-    kv = kv_of(checkpoint.served_config, dtype)
+    resolved = flags._replace(max_model_len=served.max_model_len,
+                              max_num_batched_tokens=served.max_num_batched_tokens)
+    kv = kv_cache(checkpoint, structure, trace, deployment, resolved, version=rules.version,
+                  dtype=dtype, runner=served.runner)
     engine = engine_memory(memory_bytes, served, memory_kind)
     memory = BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", memory_source,
                         memory_kind)
     return Budget(
         checkpoint.name, structure.architecture, deployment, flags, served, dtype, memory, engine,
         *count_parameters(structure), weights, lines, kv,
-        what_if(structure, engine.bytes - total_bytes(lines), kv_of, tp=deployment.tp,
-                dtype=dtype, max_model_len=served.max_model_len),
-        (*weights.notes, *kv_notes(checkpoint.served_config),
+        what_if(structure, engine.bytes - total_bytes(lines), kv_without_scheme(
+            kv, checkpoint, structure, deployment, resolved, version=rules.version, dtype=dtype),
+            tp=deployment.tp, dtype=dtype, max_model_len=served.max_model_len),
+        (*weights.notes, *kv.notes,
          *overhead_notes(structure, served, flags.pp, lines)))
-
-
-def _kv_maker(
-    structure: Structure, deployment: Deployment, flags: MemoryFlags, served: Serving
-) -> Callable[[Mapping[str, Any], str], FullKv]:
-    """Return what makes the KV cache of a config under a serving dtype."""
-    return lambda config, dtype: FullKv(
-        (kv_line(config, structure, tp=deployment.tp, dtype=dtype,
-                 kv_cache_dtype=deployment.kv_cache_dtype),),
-        served.max_model_len, override_blocks=flags.num_gpu_blocks_override)
 
 
 def engine_memory(memory_bytes: int, served: Serving, kind: str = SPEC) -> BudgetLine:

@@ -115,8 +115,7 @@ def _context(found: Budget) -> Iterator[Note]:
     """Say when one request of the model's full length does not fit: the engine refuses that
     (vllm v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory)."""
     largest, wanted = found.largest_context, found.max_model_len
-    windowed = any(note.id == "sliding-window-not-modelled" for note in found.notes)
-    if found.fits and not windowed and largest < wanted:
+    if found.fits and largest < wanted:
         yield Note("context-does-not-fit",
                    f"one request of the model's full {wanted:,} tokens does not fit; the engine "
                    "does not start with that --max-model-len, its default",

@@ -100,8 +100,9 @@ def _cut(
 
 
 def wants_packing(layers: Sequence[Cached]) -> bool:
-    """Return whether a backend wants the pages of all layers side by side in each block."""
-    return any(kernel_blocks().get(layer.backend or "", {}).get("packs") for layer in layers)
+    """Return whether the pages of all layers lie side by side in each block, as DeepSeek-V4's
+    indexer wants it (v1/attention/backends/mla/indexer.py:DeepseekV4IndexerBackend)."""
+    return any(layer.spec.alignment_bytes > 1 for layer in layers)
 
 
 def _window(layer: Cached, tokens: int, shared: int | None) -> Spec:

@@ -15,6 +15,8 @@ PACKED = "fp8_ds_mla"
 PACKED_BYTES = 584
 """Of a token: 448 in FP8, 64 in 16 bits, 8 scales (models/deepseek_v4/attention.py)."""
 PACKED_ALIGNMENT_BYTES = 576
+BLOCK_TOKENS = 256
+"""All that its kernels take (models/deepseek_v4/sparse_mla.py)."""
 WINDOW_BLOCK_TOKENS = 64
 STATE_BLOCKS = {4: 4, 128: 8}
 """Tokens of a block by how many tokens a row compresses
@@ -32,7 +34,8 @@ def compressed_spec(
     if dtype != PACKED:
         raise NotKnownError(f"DeepSeek-V4's caches in {dtype}", wanted=PACKED)
     holds, tokens = row["holds"], _ratio(config, layer)
-    made = Spec(FULL, 1, 0, (holds,), latent=True, alignment_bytes=PACKED_ALIGNMENT_BYTES)
+    made = Spec(FULL, BLOCK_TOKENS, 0, (holds,), latent=True,
+                alignment_bytes=PACKED_ALIGNMENT_BYTES)
     dim = module.facts["head_dim"]
     if holds == "compressed":
         return made._replace(row_bytes=PACKED_BYTES, tokens_per_row=tokens)

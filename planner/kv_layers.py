@@ -10,16 +10,20 @@ from quantplan.dispatch.shard import heads_divide, kv_heads_per_rank
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.dispatch.trace import Layer, Trace
 from quantplan.dispatch.vllm.attention_facts import window_of
+from quantplan.dispatch.weight_format import Config, quantization_config
 from quantplan.planner.cuts import uneven
 from quantplan.planner.kv_blocks import Cached
 from quantplan.planner.kv_spec import CHUNK, FULL, STATE, WINDOW, Spec
 from quantplan.planner.kv_states import Sharing, state_bytes
 from quantplan.planner.parts import model_bits
+from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.kv_cache_rows import kv_rows
 from quantplan.tables.versions import version_key
 
 Row = Mapping[str, Any]
+HOLDING = ("attention", "mla", "part")
+"""Kinds of modules that may hold a cache; others of their classes are weights."""
 INDEXES = ("index_keys", "index_vectors")
 
 
@@ -27,16 +31,20 @@ class Question:
     """What decides the caches: the model, the engine's answer and the deployment."""
 
     def __init__(
-        self, checkpoint: Checkpoint, structure: Structure, trace: Trace, deployment: Deployment,
-        flags: MemoryFlags, *, version: str,
+        self, checkpoint: Checkpoint, structure: Structure, deployment: Deployment,
+        flags: MemoryFlags, *, version: str, dtype: str,
     ) -> None:
-        self.version = version
         self.config = checkpoint.text_config
         self.structure, self.tp = structure, deployment.tp
-        self.dtype = trace.dtype
-        self.asked = deployment.kv_cache_dtype
-        self.answers = {(layer.path, layer.layer_index): layer for layer in trace.layers}
+        self.version, self.dtype = version, dtype
+        self.asked = resolved_kv_dtype(checkpoint.served_config, deployment.kv_cache_dtype)
+        self.answers: dict[tuple[str, int | None], Layer] = {}
         self.drafts = (flags.speculative_config or {}).get("num_speculative_tokens") or 0
+
+    def hear(self, trace: Trace | None) -> None:
+        """Take the engine's answer for every layer, where it has one."""
+        if trace is not None and not trace.error:
+            self.answers = {(layer.path, layer.layer_index): layer for layer in trace.layers}
 
     def answer(self, module: Module, index: int | None) -> Layer:
         """Return the engine's layer of a module, an empty one where it has none."""
@@ -55,6 +63,8 @@ def cached_layers(question: Question) -> list[Cached]:
     found = []
     for module, index in question.structure.sites():
         row = rows.get(module.module)
+        if module.kind not in HOLDING:
+            continue
         if row is None:
             _check_known(module)
         elif row["holds"] != "nothing" and not module.facts.get("kv_shared") and (
@@ -67,7 +77,7 @@ def cached_layers(question: Question) -> list[Cached]:
 
 def _check_known(module: Module) -> None:
     """Refuse a part of the language model that may keep something."""
-    if module.stack == "text" and module.kind in {"attention", "mla", "part"}:
+    if module.stack == "text":
         raise NotKnownError(f"what the KV cache holds for {module.module}",
                             hint="A row of caches in tables/kv/vllm.yaml teaches it.")
 
@@ -82,10 +92,11 @@ def _cached(question: Question, module: Module, index: int | None, row: Row) -> 
     if row["holds"] in INDEXES:
         return Cached(name, _index(question, module, row), answer.attn_backend)
     if row["holds"].startswith("compress"):
-        from quantplan.planner.kv_compressed import compressed_spec
+        from quantplan.planner.kv_compressed import PACKED, compressed_spec
 
-        dtype = next(layer.kv_cache_dtype for layer in question.answers.values()
-                     if layer.kv_cache_dtype)
+        own = PACKED if question.asked == "auto" else question.asked
+        dtype = next((layer.kv_cache_dtype for layer in question.answers.values()
+                      if layer.kv_cache_dtype), own)
         return Cached(name, compressed_spec(module, index or 0, row, question.config, str(dtype)),
                       answer.attn_backend)
     size = state_bytes(question.structure, module, row, question.config,
@@ -160,6 +171,30 @@ def _marked(layers: list[Cached], question: Question) -> list[Cached]:
     if not any(dtype not in {"auto", question.dtype} for dtype in dtypes.values()):
         return layers
     return [layer._replace(plain=dtypes.get(layer.name) == "auto") for layer in layers]
+
+
+def resolved_kv_dtype(config: Config, requested: str) -> str:
+    """Return the requested KV cache dtype, or what the checkpoint's KV scheme makes of auto."""
+    from quantplan.dispatch.vllm.kv_cache import kv_dtype
+    from quantplan.dispatch.vllm.modelopt_config import kv_cache_dtype
+
+    section = quantization_config(config) or {}
+    method = _method(section)
+    scheme = section.get("kv_cache_scheme") if method == "compressed-tensors" else None
+    own = kv_cache_dtype(load_engine("vllm"), section, method)
+    return kv_dtype(requested, scheme, own)
+
+
+def _method(section: Config) -> str:
+    """Return the quant_method of a config, "" where the engine refuses to name one."""
+    from quantplan.dispatch.trace import Refusal
+    from quantplan.dispatch.vllm.quant_config import producer_method
+
+    try:
+        named = producer_method(load_engine("vllm"), section)
+    except Refusal:
+        return ""
+    return named or str(section.get("quant_method", ""))
 
 
 def indexed(layers: Mapping[str, Spec]) -> Iterator[tuple[str, int]]:

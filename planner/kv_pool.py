@@ -68,6 +68,11 @@ class Pool(NamedTuple):
             available_bytes = self.override_blocks * self.block_bytes
         return available_bytes - (self.block_bytes if self.rules["null_block"] else 0)
 
+    def least_bytes(self, tokens: int) -> int:
+        """Return the bytes that pass the engine's check of a request of so many tokens."""
+        unused = self.block_bytes if self.rules["null_block"] else 0
+        return self.needed_bytes(tokens) + unused
+
     def largest_context(self, available_bytes: int, limit: int) -> int:
         """Return the longest request that passes the engine's check, at most `limit`; 0: none."""
         room, least, most = self.room_bytes(available_bytes), 0, limit

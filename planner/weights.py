@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from quantplan.dispatch.facts import Checkpoint, Note
+from quantplan.dispatch.facts import Checkpoint, Deployment, MemoryFlags, Note
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import (
     HYPOTHETICAL,
@@ -72,12 +72,14 @@ def weigh(
 def weighable(checkpoint: Checkpoint) -> bool:
     """Return whether every weight of the model has a row, and the bytes of the format and of what
     a token keeps are known."""
-    from quantplan.planner.kv_cache import kv_line
+    from quantplan.planner.kv_cache import kv_cache
+    from quantplan.tables.versions import default_version
 
     try:
         structure = model_structure(checkpoint, weighed=True)
         weigh(checkpoint, structure, tp=1, dtype="bfloat16")
-        kv_line(checkpoint.served_config, structure)
+        kv_cache(checkpoint, structure, None, Deployment(), MemoryFlags(),
+                 version=default_version("vllm"), dtype="bfloat16")
     except NotKnownError:
         return False
     return True

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from quantplan.dispatch.facts import Checkpoint, Deployment, MemoryFlags
 from quantplan.dispatch.formats import what_if_formats
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
-from quantplan.planner.kv_full import FullKv
+from quantplan.planner.kv_cache import KvCache, kv_cache
+from quantplan.planner.kv_layers import resolved_kv_dtype
 from quantplan.planner.weights import weigh_sizes
 from quantplan.tables.errors import UsageError
 
@@ -27,20 +29,32 @@ class WhatIf(NamedTuple):
 
 
 def what_if(
-    structure: Structure, left_bytes: int, kv_of: Callable[[Mapping[str, Any], str], FullKv], *,
-    tp: int, dtype: str, max_model_len: int,
+    structure: Structure, left_bytes: int, kv: KvCache, *, tp: int, dtype: str, max_model_len: int,
 ) -> tuple[WhatIf, ...]:
     """Return the same model in other formats, in 16 bits where the serving dtype has 32;
     `left_bytes` is what weights and KV cache share."""
     served = "bfloat16" if dtype == "float32" else dtype
-    kv = kv_of({}, served)
     return tuple(_what_if(row, structure, left_bytes, kv, tp=tp, dtype=served,
                           max_model_len=max_model_len)
                  for row in what_if_formats())
 
 
+def kv_without_scheme(
+    own: KvCache, checkpoint: Checkpoint, structure: Structure, deployment: Deployment,
+    flags: MemoryFlags, *, version: str, dtype: str,
+) -> KvCache:
+    """Return the KV cache of the model in another format: `own`, the checkpoint's, where it says
+    nothing of the cache and is served in 16 bits, else one in blocks of the default size."""
+    asked = deployment.kv_cache_dtype
+    if dtype != "float32" and resolved_kv_dtype(checkpoint.served_config, asked) == asked:
+        return own
+    config = {k: v for k, v in checkpoint.config.items() if k != "quantization_config"}
+    return kv_cache(checkpoint._replace(config=config, side_files={}), structure, None, deployment,
+                    flags, version=version, dtype="bfloat16" if dtype == "float32" else dtype)
+
+
 def _what_if(
-    row: Mapping[str, Any], structure: Structure, left_bytes: int, kv: FullKv, *, tp: int,
+    row: Mapping[str, Any], structure: Structure, left_bytes: int, kv: KvCache, *, tp: int,
     dtype: str, max_model_len: int,
 ) -> WhatIf:
     weights: WeightFormat | None = read_format({"quantization_config": row.get("config")})

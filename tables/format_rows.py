@@ -65,11 +65,6 @@ FORMAT_DOCUMENT: Row = {
     "dtype_bits_source": Field("text", "where the bits come from"),
     "model_dtypes": Field("map", "serving dtype -> safetensors dtype",
                           of=Field("text", "a dtype")),
-    "kv_cache_dtypes": Field("list", "KV cache dtypes whose bytes per element are known", of={
-        "id": Field("text", "value of --kv-cache-dtype"),
-        "dtype": Field("text", "safetensors dtype of one element; model: the serving dtype"),
-        "source": Field("text", "engine file and symbol"),
-    }),
     "not_weights": Field("list", "tensors of checkpoints that take no weight memory", of={
         "name": Field("text", "last part of the tensor's name"),
         "because": Field("text", "what the engine does with it"),

@@ -56,8 +56,6 @@ KV_CACHE_DOCUMENT: Row = {
         "multiple_of": Field("int", "any multiple of this many tokens", False),
         "preferred": Field("int", "tokens where no flag says so; absent: the engine's default, or "
                            "the smallest size where that is none", False),
-        "packs": Field("flag", "it wants the pages of all layers side by side in each block",
-                       False),
         "source": SOURCE,
     }),
 }

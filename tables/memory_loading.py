@@ -28,7 +28,8 @@ class MemoryRule(NamedTuple):
     @property
     def bytes(self) -> int:
         """Return the value in bytes; raises KeyError where it is no size."""
-        return round(self.value * UNIT_BYTES[self.unit or "bytes"])
+        found: int = round(self.value * UNIT_BYTES[self.unit or "bytes"])
+        return found
 
     @property
     def plus_minus_bytes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from known_models import model
+from quantplan.dispatch.facts import Note
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import as_format
 from quantplan.planner.budget import make_budget
@@ -41,7 +42,7 @@ hidden) x 2 bytes + 33,554,432 bytes of cuBLAS; sampler would take 0.11 GiB
   CUDA graphs, estimated    (0.228 GiB + 32 layers x 0.01804 GiB) x 51 sizes of 51
 
 KV cache: 128 KiB per token, blocks of 16 tokens
-  KV cache per token  2 (K and V) x 32 layers x 8 KV heads x 128 head_dim x 2 bytes (bfloat16)
+  KV cache of attention  32 layers x 8 KV heads x 512 bytes (key 128, value 128, the model's dtype)
 
 The same model in other formats (KV cache 128 KiB per token)
   --as       format             weights GB    GiB  KV GiB  KV tokens
@@ -79,8 +80,10 @@ def test_conventions_are_said_beside_their_figure() -> None:
 
 
 def test_notes_are_shown() -> None:
-    assert "note: sliding_window is 4096: the window is not modelled" in text(
-        "llama-3.1-8b", 24, sliding_window=4096)
+    found = make_budget(model("llama-3.1-8b"), model_structure(model("llama-3.1-8b")),
+                        memory_bytes=24 * 2**30)
+    noted = found._replace(notes=(Note("id", "what is said", "What to do."),))
+    assert "note: what is said" in budget_text(noted)
 
 
 def test_text_has_no_trailing_spaces_and_no_escapes() -> None:

@@ -203,11 +203,6 @@ def test_the_length_in_the_hint_is_enough() -> None:
     assert len(told(one_more, "24GiB")) == 1
 
 
-def test_a_window_that_is_switched_off_does_not_hide_it() -> None:
-    off = {**LLAMA_8B, "sliding_window": 4096, "use_sliding_window": False}
-    assert len(told(off, "24GiB")) == 1
-
-
 # ModelOpt's own file.
 
 

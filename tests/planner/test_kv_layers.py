@@ -13,7 +13,7 @@ from quantplan.dispatch.facts import Deployment, MemoryFlags
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.gpu import find_gpu
 from quantplan.dispatch.resolve import resolve
-from quantplan.planner.kv_caches import KvCache, kv_cache
+from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.planner.kv_layers import head_bytes
 from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import NotKnownError, UsageError
@@ -27,7 +27,8 @@ def cache(
     deployment = Deployment(**options)
     trace = resolve(checkpoint, load_engine("vllm", "0.32.0"), find_gpu(gpu), deployment)
     return kv_cache(checkpoint, model_structure(checkpoint), trace, deployment,
-                    flags or MemoryFlags(max_num_batched_tokens=8192), version=version)
+                    flags or MemoryFlags(max_num_batched_tokens=8192),
+                    version=version or "0.32.0", dtype=trace.dtype)
 
 
 @pytest.mark.parametrize("dtype, sizes", [
@@ -104,8 +105,9 @@ def test_rows_of_several_tokens_and_what_is_not_yet_compressed() -> None:
     found = cache("deepseek-v4-pro", tp=8)
     assert found.block_tokens == 256
     own = {line.name: line.bytes for line in found.lines}
-    assert own["indexer keys"] == 30 * 132 // 4
-    assert {line.name for line in found.request_lines} == {"latent window", "compressor's tokens"}
+    assert own["KV cache of indexer keys"] == 30 * 132 // 4
+    assert {line.name for line in found.request_lines} == {
+        "KV cache of latent window", "KV cache of compressor's tokens"}
 
 
 def test_pipeline_stages_keep_their_own_layers() -> None:

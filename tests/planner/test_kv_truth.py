@@ -18,7 +18,7 @@ from quantplan.dispatch.facts import Deployment, MemoryFlags
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.gpu import find_gpu
 from quantplan.dispatch.resolve import resolve
-from quantplan.planner.kv_caches import KvCache, kv_cache
+from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.tables.engine_loading import load_engine
 
 FLAGS = ("max_model_len", "max_num_batched_tokens", "enable_prefix_caching")
@@ -37,7 +37,7 @@ def cache_of(row: dict[str, Any], gpu: str = "h100-80g", **flags: Any) -> KvCach
     trace = resolve(checkpoint, load_engine("vllm", "0.32.0"), find_gpu(gpu), deployment)
     given = {"max_num_batched_tokens": 8192, **{k: asked[k] for k in FLAGS if k in asked}, **flags}
     return kv_cache(checkpoint, model_structure(checkpoint), trace, deployment,
-                    MemoryFlags(**given), version=row["version"])
+                    MemoryFlags(**given), version=row["version"], dtype=trace.dtype)
 
 
 def values(printed: Any) -> list[float]:
