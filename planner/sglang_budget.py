@@ -14,6 +14,8 @@ from quantplan.planner.sglang_settings import Settings
 from quantplan.planner.weights import Weights
 
 SCHEMA = "quantplan/budget/sglang/1"
+LOADING = "loading"
+"""How the line of what loading takes begins."""
 
 
 class SglangBudget(NamedTuple):
@@ -51,6 +53,14 @@ class SglangBudget(NamedTuple):
     def kv_tokens(self) -> int:
         """Return what the engine prints as max_total_num_tokens."""
         return self.pools.tokens
+
+    @property
+    def loaded(self) -> tuple[int, int]:
+        """Return what the engine prints as mem usage of "Load weight end", and how far it may be
+        off: the weights and what loading them takes besides."""
+        lines = [line for line in self.overheads if line.name.startswith(LOADING)]
+        return (self.weights.bytes + sum(line.bytes for line in lines),
+                sum(line.plus_minus_bytes for line in lines))
 
     @property
     def overhead_bytes(self) -> int:

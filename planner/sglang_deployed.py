@@ -13,9 +13,10 @@ from quantplan.dispatch.facts import (
     Note,
     capability_family,
 )
+from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.sglang.attention import Attention, server_attention
-from quantplan.dispatch.sglang.models import built, lifted, model_row
+from quantplan.dispatch.sglang.models import ENGINE, built, lifted, model_row
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Refusal, Trace
 from quantplan.planner.budget import EngineRefusal
@@ -40,6 +41,7 @@ class Asked(NamedTuple):
     rules: Mapping[str, Any]
     checkpoint: Checkpoint
     structure: Structure
+    weighed: Structure
     deployment: Deployment
     flags: MemoryFlags
     device: Gpu
@@ -69,10 +71,10 @@ def sglang_budget(
         attention = server_attention(table, checkpoint, device, deployment)
     except Refusal as error:
         raise EngineRefusalError(refusal.line() if refusal else str(error)) from None
+    structure = built(checkpoint, model_row(table, checkpoint))
     asked = Asked(
-        table["memory"], checkpoint, built(checkpoint, model_row(table, checkpoint)), deployment,
-        flags, device, BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", source,
-                                  kind),
+        table["memory"], checkpoint, structure, _weighed(checkpoint, structure), deployment, flags,
+        device, BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", source, kind),
         attention, memory_facts(attention.facts, checkpoint, flags), trace)
     mib = device.memory_mib if gpu_mem is None and device.memory_mib else memory_bytes >> 20
     found = _filled(asked, mib, _weights(asked))
@@ -104,7 +106,7 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
     kept = _kept(asked, filled, room, memory.bytes - weights.bytes - total_bytes(lines))
     return SglangBudget(
         asked.checkpoint.name, asked.structure.architecture, asked.trace.version, tp,
-        asked.trace.dtype, memory, count_parameters(asked.structure), weights, (*lines, kept),
+        asked.trace.dtype, memory, count_parameters(asked.weighed), weights, (*lines, kept),
         served, held, filled, token_bytes(rules, held, flags), room.page, room.context, flags,
         refusal=_refusal(asked.trace, refused))
 
@@ -145,6 +147,13 @@ def _kept(asked: Asked, filled: Pools, room: Room, left_bytes: int) -> BudgetLin
                       f"{room.fraction:g})", asked.rules["overfull"]["source"], MODELLED)
 
 
+def _weighed(checkpoint: Checkpoint, structure: Structure) -> Structure:
+    """Return the structure with every weight: SGLang's own family where its rows have all, else
+    vLLM's, whose parameters are the same."""
+    own = model_structure(checkpoint, structure.architecture, engine=ENGINE, weighed=True)
+    return own if own.complete else model_structure(checkpoint, weighed=True)
+
+
 def _weights(asked: Asked) -> Weights:
     checkpoint, asked_for = asked.checkpoint, asked.deployment.quantization
     own = checkpoint.served_config.get("quantization_config")
@@ -152,7 +161,7 @@ def _weights(asked: Asked) -> Weights:
             "compression_config") is None:
         raise NotKnownError(f"the weight bytes of --quantization {asked_for} in SGLang",
                             hint="`quantplan explain` says what the engine does with it.")
-    return weigh(checkpoint, asked.structure, tp=asked.deployment.tp, dtype=asked.trace.dtype,
+    return weigh(checkpoint, asked.weighed, tp=asked.deployment.tp, dtype=asked.trace.dtype,
                  quantized=_quantized(checkpoint, asked.trace))
 
 
@@ -174,5 +183,8 @@ def _notes(gpu: Gpu | None, asked: Asked) -> Iterator[Note]:
         yield Note("gpu-not-named", "the attention backend, its pages and the KV cache's dtype are "
                    f"those of a GPU of capability {ASSUMED_CAPABILITY // 10}."
                    f"{ASSUMED_CAPABILITY % 10}", "Name one with --gpu.")
-    if asked.structure.left_out is not None:
-        yield asked.structure.left_out
+    if asked.weighed.left_out is not None:
+        yield asked.weighed.left_out
+    if asked.structure.family != asked.weighed.family:
+        yield Note("weights-of-another-family", "weights are those that vLLM creates for this "
+                   "model class, which SGLang may keep otherwise")

@@ -127,13 +127,19 @@ def _predicted(found: Any) -> dict[str, tuple[float, float]]:
     """Return term -> predicted figure and how far it may be off; without those that are not
     known."""
     terms: dict[str, tuple[float, float]] = {
-        "weights": (found.weights.bytes / GIB_BYTES, 0.0),
+        "weights": _weights(found),
         "KV cache memory": (found.kv_bytes / GIB_BYTES, 0.0),
         "KV tokens": (found.kv_tokens, 0.0)}
     if hasattr(found, "engine_memory"):
         terms |= {"engine memory": (found.engine_memory.bytes / GIB_BYTES, 0.0),
                   "maximum concurrency": (found.max_concurrency, 0.0), **_overheads(found)}
     return terms
+
+
+def _weights(found: Any) -> tuple[float, float]:
+    """Return the weights as the engine prints them: SGLang prints what loading them took."""
+    size, plus_minus = getattr(found, "loaded", (found.weights.bytes, 0))
+    return size / GIB_BYTES, plus_minus / GIB_BYTES
 
 
 def _overheads(found: Any) -> dict[str, tuple[float, float]]:

@@ -9,9 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 from quantplan.planner.sglang_budget import SglangBudget
+from quantplan.reports.startup_log import parse_log
 from quantplan.tables.errors import NotKnownError, UsageError
 
-from quantplan import budget, reports
+from quantplan import budget, check_budget, reports
 
 SCHEMA = json.loads(
     (Path(str(reports.__file__)).parent / "schema" / "sglang-budget.v1.json").read_text())
@@ -28,12 +29,38 @@ def test_a_public_log_of_qwen3_8b_on_a_gb300() -> None:
     """A clean start-up log of 2026-05-24: mem usage=15.28 GB, max_total_num_tokens=1707904,
     chunked_prefill_size=16384, max_running_requests=4096; its constants are among those fitted."""
     found = of(gpu="gb300")
-    loaded = found.weights.bytes + next(
-        line.bytes for line in found.overheads if line.name.startswith("loading"))
-    assert abs(loaded / 2**30 - 15.28) < 0.05
+    assert abs(found.loaded[0] / 2**30 - 15.28) < 0.05
     assert abs(found.kv_tokens - 1_707_904) < 1_000
     assert (found.settings.chunk_tokens, found.pools.requests) == (16_384, 4_096)
     assert found.page_tokens == 64
+
+
+LOG = """\
+[2026-05-24 00:52:40] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tp_size=1)
+[2026-05-24 00:52:51] Load weight begin. avail mem=275.75 GB
+[2026-05-24 00:52:54] Load weight end. elapsed=2.62 s, type=Qwen3ForCausalLM, avail mem=260.48 GB, \
+mem usage=15.28 GB.
+[2026-05-24 00:52:54] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 1707904, \
+K size: 117.28 GB, V size: 117.28 GB
+[2026-05-24 00:53:20] max_total_num_tokens=1707904, chunked_prefill_size=16384, \
+max_prefill_tokens=16384, max_running_requests=4096, context_len=40960, available_gpu_mem=21.24 GB
+"""
+
+
+def test_the_same_log_checked() -> None:
+    check = check_budget(parse_log(LOG.splitlines()), gpu="gb300")
+    assert {term.name: term.agrees for term in check.terms} == {
+        "weights": True, "KV cache memory": True, "KV tokens": True}
+
+
+@pytest.mark.parametrize("model, tokens, title", [
+    ("qwen3-235b-a22b", 48_128, "bf16"), ("deepseek-r1", 70_272, "fp8 block 128x128")])
+def test_experts_and_latents_of_eight_ranks(model: str, tokens: int, title: str) -> None:
+    """Bytes per token as DefaultPoolConfigurator counts them (sglang_memory_answers.jsonl): 94
+    layers of one replicated KV head; 61 latents of 576 values."""
+    found = of(model, gpu="h200", tp=8)
+    assert (found.bytes_per_token, found.weights.title) == (tokens, title)
+    assert found.fits
 
 
 @pytest.mark.parametrize("options", [
