@@ -20,7 +20,7 @@ def run_budget_check(options: Mapping[str, Any], given: Collection[str]) -> int:
     asked = {**memory_asked(options), **asked_of(options)}
     asked = {name: value for name, value in asked.items() if name in given}
     if "engine" in given:
-        asked["engine"], asked["engine_version"] = engine_named(options["engine"], "--engine")
+        asked["engine"], asked["engine_version"] = engine_named(options["engine"][-1], "--engine")
     check = check_budget(options["check"], options["model"], **asked)
     if options["format_"] == "json":
         say_json(check.to_dict())

@@ -128,8 +128,8 @@ def diff(**options: Any) -> None:
 @selection_options
 @sglang_options
 @sglang_memory_options
-@click.option("--engine", metavar="ENGINE[@VERSION]", default="vllm", show_default=True,
-              help="vllm or sglang.")
+@click.option("--engine", multiple=True, metavar="ENGINE[@VERSION]", default=("vllm",),
+              show_default=True, help="vllm or sglang; repeatable: one after the other.")
 @assume_nearest
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
 @click.option("--check", metavar="LOG", help="A start-up log, - for standard input: what the "

@@ -92,21 +92,23 @@ def _two_versions(from_: str, to: str | None) -> tuple[str, str | None, str | No
 
 
 def run_budget(options: Mapping[str, Any]) -> int:
-    """Print the memory budget; return 0 when the weights and a block of KV cache fit and nothing
-    known keeps the engine from starting, else 1."""
+    """Print the memory budget of each engine asked about; return 0 when weights and a block of KV
+    cache fit and nothing known keeps an engine from starting, else 1."""
     from quantplan.memory import budget
 
     if options["model"] is None:
         raise UsageError("MODEL is missing", wanted="a folder, a config.json, a hub id or a "
                          "bundled name", hint="Only with --check may the log name it.")
-    engine, version = engine_named(options["engine"], "--engine")
-    found = budget(options["model"], engine=engine, engine_version=version,
-                   **memory_asked(options), **asked_of(options))
+    named = [engine_named(text, "--engine") for text in options["engine"]]
+    found = [budget(options["model"], engine=engine, engine_version=version,
+                    **memory_asked(options), **asked_of(options)) for engine, version in named]
     if options["format_"] == "json":
-        say_json(found.to_dict())
+        views = [each.to_dict() for each in found]
+        say_json(views[0] if len(views) == 1 else views)
     else:
-        say(wrapped(_budget_text(engine)(found)))
-    return 0 if found.fits and not found.refusal else 1
+        say(wrapped("\n".join(_budget_text(engine)(each)
+                              for (engine, _), each in zip(named, found, strict=True))))
+    return 0 if all(each.fits and not each.refusal for each in found) else 1
 
 
 def _budget_text(engine: str) -> Callable[[Any], str]:

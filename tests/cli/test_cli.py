@@ -294,6 +294,17 @@ def test_models_as_json() -> None:
         row["id"] for row in bundled_models()]
 
 
+def test_budgets_of_both_engines_one_after_the_other() -> None:
+    asked = ("budget", "llama-3.1-8b", "--gpu", "h100", "--engine", "vllm", "--engine", "sglang")
+    text = run(*asked)
+    assert text.exit_code == 0
+    assert text.output.index("with vLLM 0.32.0") < text.output.index("on SGLang 0.5.22")
+    views = json.loads(run(*asked, "--format", "json").output)
+    assert [view["schema"] for view in views] == ["quantplan/budget/2", "quantplan/budget/sglang/1"]
+    tight = run("budget", "llama-3.1-70b", "--gpu", "h100", "--engine", "sglang")
+    assert tight.exit_code == 1
+
+
 def test_a_budget_of_a_named_engine_version() -> None:
     wanted = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB")
     asked = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--engine", "vllm@0.32.0")
