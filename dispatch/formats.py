@@ -128,7 +128,7 @@ def is_head(module: Module) -> bool:
 
 def is_quantized(module: Module, weights: WeightFormat | None) -> bool:
     """Return whether `weights` covers `module` when nothing is ignored."""
-    if weights is None:
+    if weights is None or (weights.experts_only and module.kind != "experts"):
         return False
     return is_decoder_linear(module) or (weights.lm_head and is_head(module))
 

@@ -21,7 +21,8 @@ class WeightFormat(NamedTuple):
     """One way of storing linear layers: a layout of tables/formats and its parameters.
 
     `group` counts the input features of one scale (-1: all of them); `block` is [n, k] of a weight
-    block; `ignored` are the names that the config leaves unquantized, as written.
+    block; `ignored` are the names that the config leaves unquantized, as written; with
+    `experts_only` it is of routed experts alone.
     """
 
     layout: str
@@ -32,6 +33,7 @@ class WeightFormat(NamedTuple):
     lm_head: bool = False
     ignored: tuple[str, ...] = ()
     symmetric: bool = True
+    experts_only: bool = False
 
     @property
     def tensors(self) -> list[Mapping[str, Any]]:
@@ -113,7 +115,8 @@ def read_format(config: Config) -> WeightFormat | None:
     if section is None:
         return None
     method = str(section.get("quant_method", "")).lower()
-    readers = {"fp8": _fp8, "awq": _awq, "gptq": _gptq, "compressed-tensors": _compressed_tensors}
+    readers = {"fp8": _fp8, "awq": _awq, "gptq": _gptq, "compressed-tensors": _compressed_tensors,
+               "mxfp4": _mxfp4}
     if method.startswith("modelopt") or "quant_algo" in section or "quantization" in section:
         from quantplan.dispatch.modelopt_format import modelopt_format
 
@@ -138,6 +141,10 @@ def _fp8(section: Config) -> WeightFormat:
         raise _bad("activation_scheme", "static or dynamic", scheme)
     features = frozenset([STATIC] if scheme == "static" else [])
     return WeightFormat("fp8-tensor", 8, features=features, ignored=ignored)
+
+
+def _mxfp4(section: Config) -> WeightFormat:
+    return WeightFormat("mxfp4", 4, 32, experts_only=True)
 
 
 def _awq(section: Config) -> WeightFormat:

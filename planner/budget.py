@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags, Note
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Trace
+from quantplan.planner.experts import placed
 from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.planner.lines import EXACT, SPEC, UNKNOWN, BudgetLine, total_bytes
 from quantplan.planner.overheads import overhead_lines, overhead_notes
@@ -177,7 +178,8 @@ def make_budget(
     rules = memory_rules(ENGINE, version or default_version(ENGINE))
     served = serving(rules, checkpoint, structure, deployment=deployment, flags=flags, gpu=device,
                      memory_bytes=memory_bytes)
-    weights = weigh(checkpoint, structure, tp=deployment.tp, dtype=dtype, quantized=quantized)
+    spread = placed(structure, deployment, trace, checkpoint.served_config)
+    weights = weigh(checkpoint, spread, tp=deployment.tp, dtype=dtype, quantized=quantized)
     lines = overhead_lines(structure, trace, served, deployment=deployment, flags=flags,
                            gpu=device, dtype=dtype)
     resolved = flags._replace(max_model_len=served.max_model_len,
@@ -190,7 +192,7 @@ def make_budget(
     return Budget(
         checkpoint.name, structure.architecture, deployment, flags, served, dtype, memory, engine,
         *count_parameters(structure), weights, lines, kv,
-        what_if(structure, engine.bytes - total_bytes(lines), kv_without_scheme(
+        what_if(spread, engine.bytes - total_bytes(lines), kv_without_scheme(
             kv, checkpoint, structure, deployment, resolved, version=rules.version, dtype=dtype),
             tp=deployment.tp, dtype=dtype, max_model_len=served.max_model_len),
         (*weights.notes, *kv.notes,

@@ -15,6 +15,8 @@ from quantplan.dispatch.structure import Module
 from quantplan.tables.errors import UsageError
 
 OUTPUT_SIZES = ("n", "n_blocks")
+COPIES = "copies"
+"""The fact of stacked experts that counts those of a rank (planner/experts.py:stacked)."""
 INPUT_SIZES = ("k", "k_blocks", "groups")
 
 
@@ -36,6 +38,8 @@ def cut_leaves(module: Module, tp: int) -> list[Cut]:
 
     Raises UsageError where the engine would refuse because the layer does not divide.
     """
+    if COPIES in module.facts:  # experts, which have the sizes of a rank
+        return _stack(module)
     part = shard(module, tp)
     if not part.divides:
         raise uneven(module.path, tp, f"{part.n_full} x {part.k_full}")
@@ -43,6 +47,12 @@ def cut_leaves(module: Module, tp: int) -> list[Cut]:
     starts = accumulate(outputs, initial=0)
     return [Cut(leaf.n, leaf.k or 1, rows, part.k, before)
             for leaf, rows, before in zip(module.leaves, outputs, starts, strict=False)]
+
+
+def _stack(module: Module) -> list[Cut]:
+    starts = accumulate((leaf.n for leaf in module.leaves), initial=0)
+    return [Cut(leaf.n, leaf.k or 1, leaf.n, leaf.k or 1, before, module.facts[COPIES])
+            for leaf, before in zip(module.leaves, starts, strict=False)]
 
 
 def _outputs(module: Module, part: Shard) -> tuple[int, ...]:

@@ -3,15 +3,17 @@ second ones in another (vllm 0.32.0 model_executor/layers/fused_moe/routed_exper
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import lcm
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.structure import Leaf, Module
-from quantplan.planner.cuts import Cut, uneven
+from quantplan.dispatch.facts import Deployment
+from quantplan.dispatch.structure import Leaf, Module, Structure
+from quantplan.dispatch.trace import Trace
+from quantplan.dispatch.weight_format import read_format
+from quantplan.planner.cuts import COPIES, uneven
+from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
-
-BIASED = "bias"
 
 
 class Alignment(NamedTuple):
@@ -44,33 +46,63 @@ def _holds(condition: Mapping[str, Any], facts: Mapping[str, str]) -> bool:
     return facts[condition["fact"]] in wanted
 
 
-def expert_tensors(
-    module: Module, spread: Spread, group: int = -1
-) -> Iterator[tuple[Module, list[Cut]]]:
-    """Yield the two stacks of matrices of the experts `module`, each as a module with its cuts.
+def placed(
+    structure: Structure, deployment: Deployment, trace: Trace | None, config: Mapping[str, Any]
+) -> Structure:
+    """Return the structure `stacked` as the deployment spreads experts, in the format of `config`,
+    the served part of config.json."""
+    try:
+        weights = read_format(config)
+    except NotKnownError:
+        weights = None
+    return stacked(structure, spread_of(deployment, trace, weights.group if weights else -1))
 
-    A cut counts one expert, `copies` the experts of the rank; weights in `group` inputs per scale
-    may need whole groups. Raises UsageError where an expert does not divide over the ranks.
+
+def spread_of(deployment: Deployment, trace: Trace | None, group: int = -1) -> Spread:
+    """Return how a deployment spreads experts, rounded for the backend that serves the first ones
+    of the trace, in whole groups of `group` inputs where that wants them (vllm 0.32.0
+    model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig)."""
+    ranks = deployment.tp * deployment.dp
+    layers = trace.layers if trace else ()
+    served = next((x for x in layers if x.moe_backend is not None and x.selection), None)
+    rounded = alignment(served.selection.family, str(served.moe_backend)) if (
+        served is not None and served.selection is not None) else Alignment()
+    if rounded.whole_groups and group > 0:
+        rounded = rounded._replace(intermediate=lcm(rounded.intermediate, group))
+    whole = deployment.expert_parallel
+    return Spread(1 if whole else ranks, ranks if whole else 1, rounded)
+
+
+def stacked(structure: Structure, spread: Spread) -> Structure:
+    """Return the structure with the two stacks of matrices of routed experts as modules: with the
+    sizes of one rank, whose experts the fact `copies` counts. Those that are stacked already stay.
+
+    Raises UsageError where an expert does not divide over the ranks.
     """
-    facts = module.facts
-    whole, hidden = facts["intermediate"], facts["hidden"]
-    if whole % spread.cut:
-        raise uneven(module.path, spread.cut, str(whole))
-    rounded = spread.alignment
-    multiple = lcm(rounded.intermediate, group) if (
-        rounded.whole_groups and group > 0) else rounded.intermediate
-    mine, wide = _up(whole // spread.cut, multiple), _up(hidden, rounded.hidden)
-    copies = _up(facts["experts"], spread.ranks) // spread.ranks
-    first = ("w1", "w3") if facts.get("gated", True) else ("w1",)
-    cut = Cut(mine, wide, mine, wide, 0, copies)
-    yield (_stack(module, [Leaf(name, mine, wide) for name in first]),
-           [cut._replace(before_rank=position * mine) for position in range(len(first))])
-    yield (_stack(module, [Leaf("w2", wide, mine)]), [Cut(wide, mine, wide, mine, 0, copies)])
+    return structure._replace(modules=tuple(
+        stack for module in structure.modules
+        for stack in (_stacks(module, spread) if is_whole(module) else [module])))
 
 
-def _stack(module: Module, leaves: list[Leaf]) -> Module:
-    """Return the matrices as a module that no rank cuts any further."""
-    return module._replace(leaves=tuple(leaves), bias=bool(module.facts.get(BIASED)))
+def is_whole(module: Module) -> bool:
+    """Return whether `module` is routed experts that are not stacked yet."""
+    return module.kind == "experts" and COPIES not in module.facts
+
+
+def _stacks(module: Module, spread: Spread) -> list[Module]:
+    facts, rounded = module.facts, spread.alignment
+    if facts["intermediate"] % spread.cut:
+        raise uneven(module.path, spread.cut, str(facts["intermediate"]))
+    inner = _up(facts["intermediate"] // spread.cut, rounded.intermediate)
+    outer = _up(facts["hidden"], rounded.hidden)
+    first = [Leaf(name, inner, outer) for name in FIRST[:2 if facts.get("gated", True) else 1]]
+    more = {**facts, COPIES: _up(facts["experts"], spread.ranks) // spread.ranks}
+    return [module._replace(leaves=tuple(leaves), bias=bool(facts.get("bias")), facts=more)
+            for leaves in (first, [Leaf("w2", outer, inner)])]
+
+
+FIRST = ("w1", "w3")
+"""An expert's gate, or its only first matrix, and its up projection."""
 
 
 def _up(size: int, multiple: int) -> int:
