@@ -3,7 +3,7 @@ second ones in another (vllm 0.32.0 model_executor/layers/fused_moe/routed_exper
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import lcm
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.structure import Leaf, Module, Structure
 from quantplan.dispatch.trace import Trace
 from quantplan.dispatch.weight_format import read_format
-from quantplan.planner.cuts import COPIES, uneven
+from quantplan.planner.cuts import COPIES, Cut, cut_leaves, uneven
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
 
@@ -55,20 +55,18 @@ def placed(
         weights = read_format(config)
     except NotKnownError:
         weights = None
-    return stacked(structure, spread_of(deployment, trace, weights.group if weights else -1))
+    return stacked(structure, in_groups(spread_of(deployment, trace),
+                                        weights.group if weights else -1))
 
 
-def spread_of(deployment: Deployment, trace: Trace | None, group: int = -1) -> Spread:
+def spread_of(deployment: Deployment, trace: Trace | None) -> Spread:
     """Return how a deployment spreads experts, rounded for the backend that serves the first ones
-    of the trace, in whole groups of `group` inputs where that wants them (vllm 0.32.0
-    model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig)."""
+    of the trace (vllm 0.32.0 model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig)."""
     ranks = deployment.tp * deployment.dp
     layers = trace.layers if trace else ()
     served = next((x for x in layers if x.moe_backend is not None and x.selection), None)
     rounded = alignment(served.selection.family, str(served.moe_backend)) if (
         served is not None and served.selection is not None) else Alignment()
-    if rounded.whole_groups and group > 0:
-        rounded = rounded._replace(intermediate=lcm(rounded.intermediate, group))
     whole = deployment.expert_parallel
     return Spread(1 if whole else ranks, ranks if whole else 1, rounded)
 
@@ -82,6 +80,24 @@ def stacked(structure: Structure, spread: Spread) -> Structure:
     return structure._replace(modules=tuple(
         stack for module in structure.modules
         for stack in (_stacks(module, spread) if is_whole(module) else [module])))
+
+
+def expert_tensors(
+    module: Module, spread: Spread, group: int = -1
+) -> Iterator[tuple[Module, list[Cut]]]:
+    """Yield the stacks of the routed experts `module` with their cuts; one that is a stack itself
+    stays what it is. Weights in `group` inputs per scale may need whole groups."""
+    for stack in _stacks(module, in_groups(spread, group)) if is_whole(module) else [module]:
+        yield stack, cut_leaves(stack, 1)
+
+
+def in_groups(spread: Spread, group: int) -> Spread:
+    """Return the spread with sizes rounded to whole groups of inputs where the backend wants it."""
+    rounded = spread.alignment
+    if not rounded.whole_groups or group < 1:
+        return spread
+    whole = lcm(rounded.intermediate, group)
+    return spread._replace(alignment=Alignment(whole, rounded.hidden))
 
 
 def is_whole(module: Module) -> bool:

@@ -41,8 +41,9 @@ def weigh_stored(
     by_module = _by_module(checkpoint.tensors or {}, structure)
     experts = _experts_taken(by_module, structure)
     bill, missing = Bill(structure.source), 0
+    group = weights.group if weights else -1
     # Tensors first: the biases among them stand in modules that have none for the engine's tables.
-    for module, layers, cuts in sorted(cut_modules(structure, tp), key=_rank):
+    for module, layers, cuts in sorted(cut_modules(structure, tp, group=group), key=_rank):
         for position, cut in enumerate(cuts):
             if module.kind == "experts":
                 _add_experts(bill, module, position, cut,

@@ -23,7 +23,7 @@ from quantplan.dispatch.structure import Module, Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.bill import Bill
 from quantplan.planner.cuts import Cut, cut_leaves
-from quantplan.planner.experts import Spread, stacked
+from quantplan.planner.experts import Spread, expert_tensors
 from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.parts import format_parts, plain_parts
 from quantplan.tables.errors import NotKnownError
@@ -91,7 +91,8 @@ def weigh_sizes(
 ) -> tuple[BudgetLine, ...]:
     """Return the bill of a model in the format `weights`, from the structure's sizes alone."""
     bill = Bill(structure.source)
-    for module, layers, cuts in cut_modules(structure, tp):
+    group = weights.group if weights else -1
+    for module, layers, cuts in cut_modules(structure, tp, group=group):
         times = _quantized_layers(module, layers, weights, quantized)
         for position, cut in enumerate(cuts):
             if times and weights is not None:
@@ -103,19 +104,24 @@ def weigh_sizes(
 
 
 def cut_modules(
-    structure: Structure, tp: int
+    structure: Structure, tp: int, spread: Spread | None = None, group: int = -1
 ) -> Iterator[tuple[Module, tuple[int, ...], list[Cut]]]:
     """Yield the modules with weights of their own, the layers that have each, and their cuts.
 
-    Routed experts are two of them: as the structure has them stacked, else cut as everything else.
-    Raises NotKnownError for a family whose rows do not hold every weight.
+    Routed experts are two of them, spread as `spread` says, else cut as everything else; `group`
+    is the inputs of one scale of quantized weights. Raises NotKnownError for a family whose rows
+    do not hold every weight.
     """
     if not structure.complete:
         raise NotKnownError(f"the memory of a {structure.architecture}",
                             hint="`quantplan explain` answers for its kernels.")
-    for module in stacked(structure, Spread(tp)).modules:
-        if not is_left_out(module, structure):
-            yield module, module.layers or (0,), cut_leaves(module, tp)
+    for module in structure.modules:
+        layers = module.layers or (0,)
+        if module.kind == "experts":
+            for stack, cuts in expert_tensors(module, spread or Spread(tp), group):
+                yield stack, layers, cuts
+        elif not is_left_out(module, structure):
+            yield module, layers, cut_leaves(module, tp)
 
 
 def _quantized_layers(
