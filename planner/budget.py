@@ -11,7 +11,7 @@ from quantplan.dispatch.trace import Trace
 from quantplan.planner.experts import placed
 from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.planner.lines import EXACT, SPEC, UNKNOWN, BudgetLine, total_bytes
-from quantplan.planner.overheads import overhead_lines, overhead_notes
+from quantplan.planner.overheads import estimated_graphs, overhead_lines, overhead_notes
 from quantplan.planner.serving import Serving, serving
 from quantplan.planner.weights import Quantized, Weights, count_parameters, weigh
 from quantplan.planner.what_if import WhatIf, kv_without_scheme, what_if
@@ -43,7 +43,8 @@ class Budget(NamedTuple):
     """The memory of one GPU of a deployment; every bytes figure is per rank.
 
     `kv_bytes` is what is left for the KV cache, negative when weights and overheads are too large;
-    an upper bound where an overhead is not known.
+    an upper bound where an overhead is not known. `graphs` is the engine's estimate of CUDA graphs,
+    one of `overheads` where this version subtracts it.
     """
 
     model: str
@@ -62,6 +63,7 @@ class Budget(NamedTuple):
     what_if: tuple[WhatIf, ...]
     notes: tuple[Note, ...]
     refusal: EngineRefusal | None = None
+    graphs: BudgetLine | None = None
 
     @property
     def version(self) -> str:
@@ -196,7 +198,8 @@ def make_budget(
             kv, checkpoint, structure, deployment, resolved, version=rules.version, dtype=dtype),
             tp=deployment.tp, dtype=dtype, max_model_len=served.max_model_len),
         (*weights.notes, *kv.notes,
-         *overhead_notes(structure, served, flags.pp, lines)))
+         *overhead_notes(structure, served, flags.pp, lines)),
+        graphs=estimated_graphs(structure, served, flags.pp))
 
 
 def engine_memory(memory_bytes: int, served: Serving, kind: str = SPEC) -> BudgetLine:

@@ -141,7 +141,7 @@ def _online(
     """Return the checkpoint as --quantization leaves it in memory."""
     online = {name: row for name, row in table["online_methods"].items() if "linear" in row}
     own, _ = quantization_config(checkpoint)
-    if requested is None or own is not None or requested not in online:
+    if requested is None or own is not None or requested not in {*online, *ONLINE_FORMATS}:
         return checkpoint
     if requested not in ONLINE_FORMATS:
         raise NotKnownError(f"the weight bytes of --quantization {requested}",

@@ -42,8 +42,16 @@ def overhead_lines(
 
 
 def _graph_lines(structure: Structure, serving: Serving, pp: int) -> Iterator[BudgetLine]:
-    if estimate_is_subtracted(serving):
-        yield graphs_line(serving, -(-structure.num_layers // pp), estimated=True)
+    line = estimated_graphs(structure, serving, pp)
+    if line is not None and estimate_is_subtracted(serving):
+        yield line
+
+
+def estimated_graphs(structure: Structure, serving: Serving, pp: int) -> BudgetLine | None:
+    """Return what the engine estimates CUDA graphs to take, None where it captures none."""
+    if not serving.graph_tokens:
+        return None
+    return graphs_line(serving, -(-structure.num_layers // pp), estimated=True)
 
 
 def _non_torch_line(serving: Serving) -> BudgetLine:

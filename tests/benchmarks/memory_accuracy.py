@@ -2,7 +2,7 @@
 
 Prints predicted minus printed, term by term; rows that a constant of the tables was fitted to stand
 apart from held-out ones. Rows whose engine version has no memory rules, or where it or the GPU is
-not stated, are told apart too: only their weights are summed up.
+not stated, are told apart too: of them only weights are told, and tokens of the printed memory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ TERMS = {"weights": "weights", "activations": "activations", "non-torch memory":
 """Term -> its column. The last is the tokens that the printed KV memory holds by our rules."""
 RELATIVE = ("KV tokens", "KV tokens of the printed memory")
 """Terms whose error is a share of the printed figure."""
+UNVERSIONED = ("weights", "KV tokens of the printed memory")
+"""Terms that are told where the rules may be of another version than the engine."""
 FIGURES = {"concurrency": "concurrency_x"}
 OLDEST = (0, 15)
 """The first version with memory rules."""
@@ -118,7 +120,8 @@ def row_cells(each: Compared) -> list[object]:
     asked = each.row["asked"]
     ranks = f"{asked.get('tp', 1)}x{asked.get('pp', 1)}"
     model = each.row["model"].split("/")[-1][:38]
-    cells = (cell(each.terms.get(name)) for name in TERMS)
+    cells = (cell(each.terms.get(name)) if each.versioned or name in UNVERSIONED else None
+             for name in TERMS)
     return [each.row["id"], each.row["version"] or "?", model, ranks, *cells, each.problem]
 
 
@@ -127,7 +130,7 @@ def summary(rows: list[Compared]) -> Iterator[list[object]]:
     for group in sorted({each.group for each in rows}):
         for name, title in TERMS.items():
             terms = [each.terms[name] for each in rows if each.group == group
-                     and name in each.terms and (each.versioned or name == "weights")]
+                     and name in each.terms and (each.versioned or name in UNVERSIONED)]
             errors = [abs(error) for term in terms if (error := error_of(term)) is not None]
             if errors:
                 unit = "%" if name in RELATIVE else "GiB"
