@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -16,6 +18,7 @@ from quantplan.reports import log_source
 from quantplan.reports.log_fields import log_fields
 from quantplan.reports.startup_log import StartupLog, parse_log, read_log
 from quantplan.tables.errors import UsageError
+from quantplan.tables.log_rows import log_table
 from startup_logs import sglang_log, vllm_log
 
 FULL = [row for row in truth_rows() if row["version"] == "0.19.0" and "kv_tokens" in row["printed"]]
@@ -179,6 +182,18 @@ def test_a_line_that_is_too_long_is_cut(tmp_path: Path) -> None:
 def test_no_log_to_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="--check"):
         read_log(str(tmp_path / name))
+
+
+PIECES = [*(row["holds"] for engine in ("vllm", "sglang") for row in log_table(engine)["lines"]),
+          *LINES, "{'a': [", "'", "\\", "1.2.3 GiB", "9" * 40, ", 'b': {1}"]
+
+
+@given(st.lists(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=20)), max_size=4)
+                .map("".join), max_size=12))
+def test_nothing_that_a_log_holds_breaks_the_reader(lines: list[str]) -> None:
+    log = parse_log(lines)
+    assert log.engine in (None, "vllm", "sglang")
+    assert all(1 <= figure.line <= len(lines) for figure in log.figures)
 
 
 # Arguments.
