@@ -24,6 +24,7 @@ TOLERANCES = {
     "engine memory": Tolerance(0.02, 0.001),
     "weights": Tolerance(0.02, 0.005),
     "plain weights": Tolerance(0.02, 0.001),
+    "weights by the driver": Tolerance(0.20, 0.005),
     "activations": Tolerance(0.15, 0.10),
     "non-torch memory": Tolerance(0.15, 0.25),
     "CUDA graphs, estimated": Tolerance(0.90, 0.50),
@@ -33,7 +34,9 @@ TOLERANCES = {
     "KV tokens of the printed memory": Tolerance(0, 0.0),
 }
 """Term -> tolerance, in the term's unit: weights, plain where they are 16 bits or more and without
-experts, as exactly as they are meant to be; the others as constants of one GPU leave them open."""
+experts, as exactly as they are meant to be; by the driver where the engine prints what the GPU's
+free memory lost (SGLang), which has kernels in it; the others as constants of one GPU leave them
+open."""
 PLAIN = ("bf16", "fp16", "fp32")
 
 
@@ -71,10 +74,19 @@ def budget_terms(log: StartupLog, found: Any) -> tuple[Term, ...]:
     is the worker that the engine goes by.
     """
     printed, predicted = _printed(log), _predicted(found)
-    terms = [_term(name, predicted.get(name), printed.get(name), log, _tolerance(name, found))
-             for name in UNITS]
+    terms = _scaled([_term(name, predicted.get(name), printed.get(name), log,
+                           _tolerance(name, found)) for name in UNITS])
     given = _tokens_of_printed_memory(log, found)
     return tuple(t for t in (*terms, *given) if t.printed is not None)
+
+
+def _scaled(terms: list[Term]) -> list[Term]:
+    """Return the terms with the tolerance of the KV cache's memory also in its tokens."""
+    memory = next(term for term in terms if term.name == "KV cache memory")
+    printed = memory.printed or 0
+    share = memory.tolerance / printed if printed > 0 else 0
+    return [term._replace(tolerance=max(term.tolerance, share * (term.printed or 0)))
+            if term.name in ("KV tokens", "maximum concurrency") else term for term in terms]
 
 
 UNITS = {"engine memory": "GiB", "weights": "GiB", "activations": "GiB", "non-torch memory": "GiB",
@@ -97,6 +109,8 @@ def _term(
 
 
 def _tolerance(name: str, found: Any) -> Tolerance:
+    if name == "weights" and not hasattr(found, "engine_memory"):
+        return TOLERANCES["weights by the driver"]
     plain = found.weights.title in PLAIN and not any(
         "expert" in line.name for line in found.weights.lines)
     return TOLERANCES["plain weights" if name == "weights" and plain else name]

@@ -83,12 +83,13 @@ def _engine_lines(asked: dict[str, Any], printed: dict[str, Any]) -> list[str]:
 
 
 def sglang_log(row: dict[str, Any]) -> list[str]:
-    """Return the lines that SGLang 0.4 and 0.5 print for a row."""
+    """Return the lines that SGLang 0.4 and 0.5 print for a row; --mem-fraction-static is what its
+    figures give: 1 - (13.91 GiB free after loading - 11.14 of pools) / 15.16 free before."""
     p = row["printed"]
     return [f"[2026-11-01 10:00:00] {line}" if line.startswith("server_args")
             else f"[2026-11-01 10:00:01 TP0] {line}" for line in (
         f"server_args=ServerArgs(model_path='{row['model']}', tokenizer_mode='auto', "
-        "mem_fraction_static=0.88, chunked_prefill_size=2048, tp_size=1, dtype='auto', "
+        "mem_fraction_static=0.817, chunked_prefill_size=2048, tp_size=1, dtype='auto', "
         "quantization=None, kv_cache_dtype='auto', page_size=1, cuda_graph_bs=[1, 2, 4, 8])",
         "Load weight begin. avail mem=15.17 GB",
         "Load weight end. type=Qwen3ForCausalLM, dtype=torch.bfloat16, avail mem="

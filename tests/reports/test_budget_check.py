@@ -33,8 +33,9 @@ def changed(row: dict[str, Any], **printed: Any) -> dict[str, Any]:
 
 
 def check(row: dict[str, Any], lines: list[str] | None = None, **options: Any) -> BudgetCheck:
-    found = check_budget(parse_log(lines or vllm_log(row), "boot.log"), model_config(row["model"]),
-                         **options)
+    if lines is None:
+        lines = sglang_log(row) if row["engine"] == "sglang" else vllm_log(row)
+    found = check_budget(parse_log(lines, "boot.log"), model_config(row["model"]), **options)
     jsonschema.validate(json.loads(json.dumps(found.to_dict())), SCHEMA)
     return found
 
@@ -200,10 +201,12 @@ def test_json_and_standard_input(log: str) -> None:
     assert (done.exit_code, found["verdict"], found["log"]) == (1, "disagrees", "-")
 
 
-def test_sglang_s_pools() -> None:
+def test_sglang() -> None:
     """RTX 5080, Qwen3-0.6B: 28 layers x 8 heads x 128 x 2 x 2 bytes a token."""
-    row = truth_row("mem-116")
-    log = parse_log(sglang_log(row))
-    per_token = 28 * 8 * 128 * 2 * 2
-    assert log.most("k_gib") == pytest.approx(row["printed"]["kv_tokens"] * per_token / 2 / 2**30,
-                                              abs=0.01)
+    found = check(truth_row("mem-116"), gpu="5080")
+    terms = {term.name: term for term in found.terms}
+    assert found.verdict == "agrees"
+    memory, tokens = terms["KV cache memory"].predicted, terms["KV tokens"].predicted
+    assert memory is not None and tokens is not None
+    assert memory * 2**30 / tokens == pytest.approx(28 * 8 * 128 * 2 * 2, rel=1e-3)
+    assert found.rules is not None and found.rules.startswith("sglang 0.5")

@@ -89,7 +89,7 @@ def test_sglang() -> None:
     row = truth_row("mem-116")
     log = parse_log(sglang_log(row))
     assert (log.engine, log.model) == ("sglang", row["model"])
-    assert log.args["mem_fraction_static"] == 0.88
+    assert log.args["mem_fraction_static"] == 0.817
     wanted = {name: value for name, value in row["printed"].items() if value is not None}
     assert {name: log.most(name) for name in wanted} == wanted
     assert log.text("architecture") == "Qwen3ForCausalLM"
