@@ -29,7 +29,7 @@ class Group(NamedTuple):
 
     def blocks(self, use: Use) -> int:
         """Return the blocks of one request."""
-        return max(spec.blocks(use) for spec in self.layers.values())
+        return max(spec.blocks(use) for spec in set(self.layers.values()))
 
     def of_stage(self, names: set[str]) -> Group:
         """Return the part of the group that one pipeline stage holds."""

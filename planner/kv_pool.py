@@ -58,9 +58,12 @@ class Pool(NamedTuple):
 
     def needed_bytes(self, tokens: int) -> int:
         """Return what the engine counts for one request (_max_memory_usage_bytes_from_groups)."""
+        return self.block_bytes * self._checked_blocks(tokens)
+
+    def _checked_blocks(self, tokens: int) -> int:
         use = self.use._replace(tokens=tokens)
         counted = self.groups if self.rules["checked_groups"] == "all" else self.groups[:1]
-        return self.block_bytes * sum(group.blocks(use) for group in counted)
+        return sum(group.blocks(use) for group in counted)
 
     def room_bytes(self, available_bytes: int) -> int:
         """Return the bytes against which the engine checks one request."""
@@ -75,10 +78,10 @@ class Pool(NamedTuple):
 
     def largest_context(self, available_bytes: int, limit: int) -> int:
         """Return the longest request that passes the engine's check, at most `limit`; 0: none."""
-        room, least, most = self.room_bytes(available_bytes), 0, limit
+        room, least, most = self.room_bytes(available_bytes) // self.block_bytes, 0, limit
         while least < most:
             middle = (least + most + 1) // 2
-            fits = self.needed_bytes(middle) <= room
+            fits = self._checked_blocks(middle) <= room
             least, most = (middle, most) if fits else (least, middle - 1)
         return least
 
