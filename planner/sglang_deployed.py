@@ -19,8 +19,8 @@ from quantplan.dispatch.sglang.attention import Attention, server_attention
 from quantplan.dispatch.sglang.models import ENGINE, built, lifted, model_row
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Refusal, Trace
-from quantplan.planner.budget import EngineRefusal
-from quantplan.planner.deployed import ASSUMED_CAPABILITY, gpu_memory, start_refusal
+from quantplan.planner.budget import ASSUMED_CAPABILITY, EngineRefusal
+from quantplan.planner.deployed import gpu_memory, start_refusal
 from quantplan.planner.lines import MEASURED, MODELLED, BudgetLine, total_bytes
 from quantplan.planner.sglang_budget import SglangBudget
 from quantplan.planner.sglang_cells import Attended, Cells, cells

@@ -71,7 +71,7 @@ def budget(
     return found._replace(notes=(*found.notes, *stand_in_notes(table, version)))
 
 
-def _of_engine(engine: str, version: str | None) -> Callable[..., Any]:
+def _of_engine(engine: str, version: str | None) -> Callable[..., Budget | SglangBudget]:
     if engine == "sglang":
         from quantplan.planner.sglang_deployed import sglang_budget
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantplan.planner.lines import EXACT
+from quantplan.planner.lines import EXACT, MODELLED
 from quantplan.planner.sglang_budget import SglangBudget
 from quantplan.reports.columns import columns
 from quantplan.reports.sizes_text import gib, kib
@@ -46,9 +46,9 @@ def _fraction(budget: SglangBudget) -> str:
 def _memory(budget: SglangBudget) -> str:
     rows: list[list[object]] = [
         ["GPU memory", gib(budget.memory.bytes), budget.memory.kind, budget.memory.source],
-        ["weights", gib(budget.weights.bytes), EXACT, f"from {budget.weights.origin}"],
-        *([line.name, gib(line.bytes), line.kind, line.formula] for line in budget.overheads),
-        ["pool of tokens", gib(budget.kv_bytes), "modelled", "what is left"]]
+        ["weights", gib(budget.weights.bytes), EXACT, f"from {budget.weights.origin}"]]
+    rows += [[line.name, gib(line.bytes), line.kind, line.formula] for line in budget.overheads]
+    rows.append(["pool of tokens", gib(budget.kv_bytes), MODELLED, "what is left"])
     return f"Memory of one GPU\n{columns(rows, ['', 'GiB', 'kind', 'counted as'], 'lrll')}"
 
 
