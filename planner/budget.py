@@ -11,9 +11,10 @@ from quantplan.dispatch.trace import Trace
 from quantplan.planner.experts import placed
 from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.planner.lines import EXACT, SPEC, UNKNOWN, BudgetLine, total_bytes
+from quantplan.planner.loaded_weights import Loader, weigh_loaded
 from quantplan.planner.overheads import estimated_graphs, overhead_lines, overhead_notes
 from quantplan.planner.serving import Serving, serving
-from quantplan.planner.weights import Quantized, Weights, count_parameters, weigh
+from quantplan.planner.weights import Quantized, Weights, count_parameters
 from quantplan.planner.what_if import WhatIf, kv_without_scheme, what_if
 from quantplan.tables.errors import UsageError
 from quantplan.tables.memory_loading import memory_rules
@@ -181,7 +182,8 @@ def make_budget(
     served = serving(rules, checkpoint, structure, deployment=deployment, flags=flags, gpu=device,
                      memory_bytes=memory_bytes)
     spread = placed(structure, deployment, trace, checkpoint.served_config)
-    weights = weigh(checkpoint, spread, tp=deployment.tp, dtype=dtype, quantized=quantized)
+    loader = Loader(deployment, dtype, device.capability, trace, quantized, flags.pp)
+    weights = weigh_loaded(checkpoint, spread, loader)
     lines = overhead_lines(structure, trace, served, deployment=deployment, flags=flags,
                            gpu=device, dtype=dtype)
     resolved = flags._replace(max_model_len=served.max_model_len,
@@ -196,7 +198,8 @@ def make_budget(
         *count_parameters(structure), weights, lines, kv,
         what_if(spread, engine.bytes - total_bytes(lines), kv_without_scheme(
             kv, checkpoint, structure, deployment, resolved, version=rules.version, dtype=dtype),
-            tp=deployment.tp, dtype=dtype, max_model_len=served.max_model_len),
+            config=checkpoint.text_config, loader=loader,
+            max_model_len=served.max_model_len),
         (*weights.notes, *kv.notes,
          *overhead_notes(structure, served, flags.pp, lines)),
         graphs=estimated_graphs(structure, served, flags.pp))

@@ -20,6 +20,7 @@ def budget_data(budget: Budget) -> dict[str, Any]:
         "memory": budget.memory.to_dict(),
         "engine_memory": budget.engine_memory.to_dict(),
         "weights": {"bytes": budget.weights.bytes, "origin": budget.weights.origin,
+                    "stage_bytes": list(budget.weights.stage_bytes),
                     "lines": [line.to_dict() for line in budget.weights.lines]},
         "overheads": {"bytes": budget.overhead_bytes,
                       "lines": [line.to_dict() for line in budget.overheads]},

@@ -24,7 +24,8 @@ OWN_BITS = {"int32": 32}
 class Part(NamedTuple):
     """One tensor of a checkpoint module: whole shape, what its sizes count, bits of one value.
 
-    `values` is how many values one stored element packs; `note` is said beside the figure.
+    `values` is how many values one stored element packs; `note` is said beside the figure; `name`
+    is the last part of its name.
     """
 
     holds: str
@@ -35,6 +36,7 @@ class Part(NamedTuple):
     source: str | None = None
     note: str | None = None
     block: int | None = None
+    name: str = ""
 
     def rank_values(self, cut: Cut, what: str) -> int:
         """Return how many values one rank holds."""
@@ -69,7 +71,7 @@ def plain_parts(module: Module, leaf: Leaf, serving: str) -> Iterator[Part]:
 
 def _plain_part(name: str, shape: tuple[int, ...], serving: str) -> Part:
     bits = OWN_BITS.get(serving) or model_bits(serving)
-    return Part(name, shape, ("n", "k")[:len(shape)], bits)
+    return Part(name, shape, ("n", "k")[:len(shape)], bits, name=name)
 
 
 def format_parts(
@@ -110,7 +112,7 @@ def row_part(
         bits, values = weights.bits, word_bits(row) // weights.bits
     yield Part(row["holds"], shape, tuple(row["dims"]), bits, values,
                layout_row(weights.layout)["source"], row.get("because"),
-               weights.block[0] if weights.block else None)
+               weights.block[0] if weights.block else None, row["name"])
 
 
 def is_plain(found: Mapping[str, Tensor]) -> bool:

@@ -22,6 +22,7 @@ from quantplan.planner.parts import (
     plain_parts,
     stored_parts,
 )
+from quantplan.planner.stages import WHOLE, Stage
 from quantplan.planner.weights import HEADERS, Weights, cut_modules, format_title
 from quantplan.tables.errors import NotKnownError
 
@@ -30,9 +31,9 @@ Stored = tuple[tuple[str, Tensor], ...]
 
 
 def weigh_stored(
-    checkpoint: Checkpoint, structure: Structure, tp: int, dtype: str
+    checkpoint: Checkpoint, structure: Structure, tp: int, dtype: str, stage: Stage = WHOLE
 ) -> Weights:
-    """Return the weights of rank 0 from headers that have shapes.
+    """Return the weights of a stage's rank 0 from headers that have shapes.
 
     A module without tensors is counted from the config's sizes and noted; tensors that no layer of
     the engine loads are noted and not counted.
@@ -43,7 +44,7 @@ def weigh_stored(
     bill, missing = Bill(structure.source), 0
     group = weights.group if weights else -1
     # Tensors first: the biases among them stand in modules that have none for the engine's tables.
-    for module, layers, cuts in sorted(cut_modules(structure, tp, group=group), key=_rank):
+    for module, layers, cuts in sorted(cut_modules(structure, tp, stage, group=group), key=_rank):
         for position, cut in enumerate(cuts):
             if module.kind == "experts":
                 _add_experts(bill, module, position, cut,
@@ -58,7 +59,7 @@ def weigh_stored(
                          if stored else _expected(module, position, weights, dtype))
                 for part in parts:
                     bill.add(module, cut, part, times)
-    notes = (*_missing(missing), *_unclaimed(by_module, structure))
+    notes = (*_missing(missing), *(_unclaimed(by_module, structure) if stage == WHOLE else ()))
     return Weights(bill.lines(), title, HEADERS, notes)
 
 

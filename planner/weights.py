@@ -26,6 +26,7 @@ from quantplan.planner.cuts import Cut, cut_leaves
 from quantplan.planner.experts import Spread, expert_tensors
 from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.parts import format_parts, plain_parts
+from quantplan.planner.stages import WHOLE, Stage
 from quantplan.tables.errors import NotKnownError
 
 HEADERS, CONFIG = "safetensors headers", "the config's sizes"
@@ -34,12 +35,17 @@ Quantized = Callable[[str, int], bool]
 
 
 class Weights(NamedTuple):
-    """What one rank's weights cost; `title` is the format in words, `origin` what was counted."""
+    """What one rank's weights cost; `title` is the format in words, `origin` what was counted.
+
+    `stage_bytes` are those of every pipeline stage, where there are several; `lines` are then of
+    the first of those that hold most.
+    """
 
     lines: tuple[BudgetLine, ...]
     title: str
     origin: str
     notes: tuple[Note, ...] = ()
+    stage_bytes: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -49,9 +55,10 @@ class Weights(NamedTuple):
 
 def weigh(
     checkpoint: Checkpoint, structure: Structure, *, tp: int = 1, dtype: str = "bfloat16",
-    quantized: Quantized | None = None,
+    quantized: Quantized | None = None, stage: Stage = WHOLE,
 ) -> Weights:
-    """Return the weight bytes of rank 0; all ranks of a tensor-parallel group hold as many.
+    """Return the weight bytes of a pipeline stage's rank 0, as created; all ranks of a
+    tensor-parallel group hold as many.
 
     `dtype` is the serving dtype (bfloat16, float16, float32). `quantized(path, layer)` says, for
     engine paths such as model.layers.*.mlp.down_proj, which layers the engine quantizes (layer 0
@@ -62,9 +69,9 @@ def weigh(
     if checkpoint.origin != HYPOTHETICAL and has_shapes(checkpoint):
         from quantplan.planner.stored import weigh_stored
 
-        return weigh_stored(checkpoint, structure, tp, dtype)
+        return weigh_stored(checkpoint, structure, tp, dtype, stage)
     weights = read_format(checkpoint.served_config)
-    lines = weigh_sizes(structure, weights, tp, dtype, quantized)
+    lines = weigh_sizes(structure, weights, tp, dtype, quantized, stage)
     notes = _ignored(weights) if quantized is None else ()
     return Weights(lines, format_title(weights, dtype), CONFIG, notes)
 
@@ -85,14 +92,14 @@ def weighable(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def weigh_sizes(
+def weigh_sizes(  # noqa: PLR0917 - a deployment's facts, each a word
     structure: Structure, weights: WeightFormat | None, tp: int, dtype: str,
-    quantized: Quantized | None = None,
+    quantized: Quantized | None = None, stage: Stage = WHOLE,
 ) -> tuple[BudgetLine, ...]:
     """Return the bill of a model in the format `weights`, from the structure's sizes alone."""
     bill = Bill(structure.source)
     group = weights.group if weights else -1
-    for module, layers, cuts in cut_modules(structure, tp, group=group):
+    for module, layers, cuts in cut_modules(structure, tp, stage, group=group):
         times = _quantized_layers(module, layers, weights, quantized)
         for position, cut in enumerate(cuts):
             if times and weights is not None:
@@ -104,9 +111,10 @@ def weigh_sizes(
 
 
 def cut_modules(
-    structure: Structure, tp: int, spread: Spread | None = None, group: int = -1
+    structure: Structure, tp: int, stage: Stage = WHOLE, *, spread: Spread | None = None,
+    group: int = -1,
 ) -> Iterator[tuple[Module, tuple[int, ...], list[Cut]]]:
-    """Yield the modules with weights of their own, the layers that have each, and their cuts.
+    """Yield the stage's modules with weights of their own, the layers that have each, their cuts.
 
     Routed experts are two of them, spread as `spread` says, else cut as everything else; `group`
     is the inputs of one scale of quantized weights. Raises NotKnownError for a family whose rows
@@ -116,7 +124,10 @@ def cut_modules(
         raise NotKnownError(f"the memory of a {structure.architecture}",
                             hint="`quantplan explain` answers for its kernels.")
     for module in structure.modules:
-        layers = module.layers or (0,)
+        layers = tuple(layer or 0 for layer in module.layers or (None,)
+                       if stage.holds(structure, module, layer))
+        if not layers:
+            continue
         if module.kind == "experts":
             for stack, cuts in expert_tensors(module, spread or Spread(tp), group):
                 yield stack, layers, cuts

@@ -11,7 +11,7 @@ from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.planner.kv_layers import resolved_kv_dtype
-from quantplan.planner.weights import weigh_sizes
+from quantplan.planner.loaded_weights import Loader, loaded_bytes
 from quantplan.tables.errors import UsageError
 
 
@@ -29,12 +29,15 @@ class WhatIf(NamedTuple):
 
 
 def what_if(
-    structure: Structure, left_bytes: int, kv: KvCache, *, tp: int, dtype: str, max_model_len: int,
+    structure: Structure, left_bytes: int, kv: KvCache, *, config: Mapping[str, Any],
+    loader: Loader, max_model_len: int,
 ) -> tuple[WhatIf, ...]:
     """Return the same model in other formats, in 16 bits where the serving dtype has 32;
-    `left_bytes` is what weights and KV cache share."""
-    served = "bfloat16" if dtype == "float32" else dtype
-    return tuple(_what_if(row, structure, left_bytes, kv, tp=tp, dtype=served,
+    `left_bytes` is what weights and KV cache share, `config` the language model's part of
+    config.json. No kernel repacks these weights."""
+    served = "bfloat16" if loader.dtype == "float32" else loader.dtype
+    plain = loader._replace(dtype=served, trace=None, quantized=None)
+    return tuple(_what_if(row, structure, left_bytes, kv, config=config, loader=plain,
                           max_model_len=max_model_len)
                  for row in what_if_formats())
 
@@ -54,15 +57,14 @@ def kv_without_scheme(
 
 
 def _what_if(
-    row: Mapping[str, Any], structure: Structure, left_bytes: int, kv: KvCache, *, tp: int,
-    dtype: str, max_model_len: int,
+    row: Mapping[str, Any], structure: Structure, left_bytes: int, kv: KvCache, *,
+    config: Mapping[str, Any], loader: Loader, max_model_len: int,
 ) -> WhatIf:
     weights: WeightFormat | None = read_format({"quantization_config": row.get("config")})
     try:
-        lines = weigh_sizes(structure, weights, tp, dtype)
+        weight_bytes = loaded_bytes(config, structure, weights, loader)
     except UsageError as error:
         return WhatIf(row["id"], row["title"], problem=error.what)
-    weight_bytes = sum(line.bytes for line in lines)
     left = left_bytes - weight_bytes
     return WhatIf(row["id"], row["title"], weight_bytes, left, kv.bytes_per_token,
                   kv.printed_tokens(max(0, left), max_model_len), kv.largest_context(left) > 0)

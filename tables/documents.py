@@ -42,6 +42,8 @@ SCHEMAS = {
     "memory": ("memory_rows", "MEMORY_DOCUMENT"),
     "models": ("model_rows", "MODEL_DOCUMENT"),
     "transformers": ("transformers_rows", "TRANSFORMERS_DOCUMENT"),
+    "kept": ("loading_rows", "KEPT_DOCUMENT"),
+    "rotary": ("loading_rows", "ROTARY_DOCUMENT"),
     "modes": ("mode_rows", "MODE_DOCUMENT"),
     "kv": ("kv_cache_rows", "KV_CACHE_DOCUMENT"),
     "logs": ("log_rows", "LOG_DOCUMENT"),

@@ -175,17 +175,17 @@ def told(config: dict[str, Any], gpu_mem: str) -> list[Note]:
 
 
 def test_a_context_that_does_not_fit() -> None:
-    """v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory; 46,576 tokens fit 24 GiB
+    """v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory; 46,320 tokens fit 24 GiB
     (test_budget.py), one block of them is never used."""
     assert told(LLAMA_8B, "24GiB") == [Note(
         "context-does-not-fit",
         "one request of the model's full 131,072 tokens does not fit; the engine does not start "
-        "with that --max-model-len, its default", "Pass --max-model-len 46560 or less.")]
+        "with that --max-model-len, its default", "Pass --max-model-len 46304 or less.")]
 
 
 @pytest.mark.parametrize("changes, gpu_mem", [
     ({}, "48GiB"), ({"max_position_embeddings": 32768}, "24GiB"),
-    ({"max_position_embeddings": 46560}, "24GiB"), ({"sliding_window": 4096}, "24GiB"),
+    ({"max_position_embeddings": 46464}, "24GiB"), ({"sliding_window": 4096}, "24GiB"),
     ({}, "16GiB")])
 def test_a_context_that_fits_or_is_not_known_to_fail(
     changes: dict[str, Any], gpu_mem: str

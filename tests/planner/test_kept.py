@@ -1,0 +1,68 @@
+"""What kernels keep of a layer, against the engine's own modules.
+
+kept_answers.jsonl: vLLM 0.32.0 built a model of one layer in each format, on an emulated GPU and on
+tensors without values, and prepared its weights; per layer the bytes of its parameters before and
+after. "odd" has sizes that fill no kernel's tiles; `backend` is --linear-backend.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quantplan.dispatch.facts import Checkpoint, Deployment
+from quantplan.dispatch.families import model_structure
+from quantplan.dispatch.formats import as_format
+from quantplan.dispatch.gpu import capability_gpu
+from quantplan.dispatch.resolve import resolve
+from quantplan.dispatch.weight_format import read_format
+from quantplan.planner.kept import kept_tensors, marlin_tiles
+from quantplan.planner.parameters import RankLayer, rank_layers
+from quantplan.tables.engine_loading import load_engine
+
+BASE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+        "intermediate_size": 5632, "num_hidden_layers": 1, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+MODELS = {"base": BASE, "odd": {**BASE, "intermediate_size": 1760, "num_key_value_heads": 1,
+                                "head_dim": 64, "num_attention_heads": 17, "hidden_size": 1088}}
+ANSWERS = [json.loads(line) for line in
+           (Path(__file__).parent / "kept_answers.jsonl").read_text().splitlines()]
+
+
+def kept(layer: RankLayer, checkpoint: Checkpoint, trace: Any, capability: int) -> list[int]:
+    """Return the bytes of what is kept of a layer."""
+    weights = read_format(checkpoint.served_config)
+    kernel = next((found.kernel for found in trace.layers if found.path == layer.path), None)
+    if weights is None or not layer.quantized or kernel is None:
+        return [tensor.bytes for tensor in layer.tensors]
+    return [tensor.bytes for tensor in
+            kept_tensors(layer, weights, kernel, trace.dtype, capability) if tensor.bytes]
+
+
+@pytest.mark.parametrize("row", ANSWERS, ids=lambda row: f"{row['format']}-{row['capability']}-"
+                         f"{row['model']}-{row.get('backend', 'auto')}")
+def test_created_and_kept_to_the_byte(row: dict[str, Any]) -> None:
+    checkpoint = as_format(Checkpoint("m", "mapping", MODELS[row["model"]]), row["format"])
+    gpu = capability_gpu(str(row["capability"]))
+    deployment = Deployment(linear_backend=row.get("backend", "auto"))
+    trace = resolve(checkpoint, load_engine("vllm"), gpu, deployment)
+    plain = {layer.path for layer in trace.layers if (layer.method or "").startswith("Unq")}
+    layers = rank_layers(model_structure(checkpoint), read_format(checkpoint.served_config), 1,
+                         trace.dtype, lambda path, i: path.replace("*", str(i)) not in plain)
+    found = {layer.path.rpartition(".")[2]:
+             [sorted(tensor.bytes for tensor in layer.tensors),
+              sorted(kept(layer, checkpoint, trace, gpu.capability))] for layer in layers}
+    assert {name: found[name] for name in row["layers"]} == row["layers"]
+
+
+# marlin_utils.py:marlin_padded_nk: multiples of (64, 128) or of (128, 64), whichever is cheaper.
+@pytest.mark.parametrize("n, k, group, tiles", [
+    (4096, 4096, 128, (4096, 4096)), (1088, 1760, -1, (1088, 1792)), (1984, 64, 32, (2048, 64)),
+    (64, 96, 96, (128, 192)),
+])
+def test_marlins_tiles(n: int, k: int, group: int, tiles: tuple[int, int]) -> None:
+    assert marlin_tiles(n, k, group) == tiles
