@@ -62,7 +62,14 @@ def deployed_budget(
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
         raise
     return found._replace(refusal=refusal or _occupied(found, device, gpu_mem), notes=(
-        *left_out, *found.notes, *gap, *_context(found)))
+        *left_out, *found.notes, *gap, *_context(found), *_own_rules(found, table["version"])))
+
+
+def _own_rules(found: Budget, kernels: str) -> Iterator[Note]:
+    """Say whose memory rules hold where another version's kernels stand in."""
+    if found.version != kernels:
+        yield Note("own-memory-rules", f"the memory rules are those of vLLM {found.version}, "
+                   f"kernels and methods those of {kernels}", None, "info")
 
 
 def _occupied(found: Budget, gpu: Gpu, gpu_mem: str | int | None) -> EngineRefusal | None:

@@ -66,9 +66,10 @@ def budget(
     version = given["engine_version"]
     table = open_table(given["engine"], version, given["assume_nearest"])
     with limited():
-        found = _of_engine(given["engine"], version)(checkpoint, table, deployment, device, flags,
-                                                     gpu_mem=gpu_mem)
-    return found._replace(notes=(*found.notes, *stand_in_notes(table, version)))
+        found: Budget | SglangBudget = _of_engine(given["engine"], version)(
+            checkpoint, table, deployment, device, flags, gpu_mem=gpu_mem)
+        notes = (*found.notes, *stand_in_notes(table, version))
+    return found._replace(notes=notes)
 
 
 def _of_engine(engine: str, version: str | None) -> Callable[..., Budget | SglangBudget]:

@@ -140,7 +140,8 @@ def test_an_older_version_has_its_own_memory_rules() -> None:
     found = budget("llama-3.1-8b", gpu="h100", engine_version="0.19.0", assume_nearest=True)
     assert (found.version, found.utilization) == ("0.19.0", 0.9)
     assert [line.name for line in found.overheads] == ["profile run: sampler", "non-torch memory"]
-    assert {"graphs-not-subtracted", "assumed-version"} <= {note.id for note in found.notes}
+    noted = {note.id for note in found.notes}
+    assert {"graphs-not-subtracted", "own-memory-rules", "assumed-version"} <= noted
 
 
 def test_a_gpu_that_others_use_is_refused_in_the_engines_words(
