@@ -44,12 +44,15 @@ class Compared(NamedTuple):
     problem: str | None = None
 
     @property
+    def version(self) -> str | None:
+        """Return the engine's version without its build, None where it has no memory rules."""
+        version = (self.row["version"] or "0").partition("rc")[0]
+        return version if tuple(map(int, version.split(".")[:2])) >= OLDEST else None
+
+    @property
     def versioned(self) -> bool:
         """Return whether engine version and GPU are stated, and the version has memory rules."""
-        version = self.row["version"]
-        if version is None or "gpu_note" in self.row:
-            return False
-        return tuple(map(int, version.split(".")[:2])) >= OLDEST
+        return self.version is not None and "gpu_note" not in self.row
 
     @property
     def group(self) -> str:
@@ -66,11 +69,10 @@ def compared(row: dict[str, Any]) -> Compared:
         return Compared(row, {}, "the model's config is not known")
     if row["gpu"] is None:
         return Compared(row, {}, "the GPU is not known")
-    found = Compared(row, {})
     try:
-        version = row["version"] if found.versioned else None
-        budget = quantplan.budget(config, engine=row["engine"], engine_version=release(version),
-                                  gpu=row["gpu"], assume_nearest=True, **options(row))
+        budget = quantplan.budget(
+            config, engine=row["engine"], engine_version=Compared(row, {}).version,
+            gpu=row["gpu"], assume_nearest=True, **options(row))
     except QuantplanError as error:
         return Compared(row, {}, str(error)[:100])
     return Compared(row, {term.name: term for term in budget_terms(as_log(row), budget)})
@@ -84,11 +86,6 @@ def options(row: dict[str, Any]) -> dict[str, Any]:
     if drafts:
         asked["speculative_config"] = {"method": "mtp", "num_speculative_tokens": drafts}
     return asked
-
-
-def release(version: str | None) -> str | None:
-    """Return a version without its build."""
-    return version and version.partition("rc")[0]
 
 
 def as_log(row: dict[str, Any]) -> StartupLog:
