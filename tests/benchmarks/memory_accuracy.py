@@ -89,10 +89,15 @@ def options(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_log(row: dict[str, Any]) -> StartupLog:
-    """Return a row as the log that it was read from."""
+    """Return a row as the log that it was read from; of workers that differ the rows have one KV
+    memory, the others' is what their own terms leave."""
+    printed = dict(row["printed"])
+    if isinstance(printed.get("non_kv_gib"), list):
+        printed["kv_gib"] = [round(printed["engine_memory_gib"] - each, 2)
+                             for each in printed["non_kv_gib"]]
     figures = tuple(
         Figure(FIGURES.get(name, name), each, f"worker {rank}", 0)
-        for name, value in row["printed"].items()
+        for name, value in printed.items()
         for rank, each in enumerate(value if isinstance(value, list) else [value]))
     return StartupLog(row["id"], row["engine"], row["version"], {}, {}, figures, 1, ())
 
