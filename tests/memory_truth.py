@@ -30,6 +30,16 @@ def truth_row(id_: str) -> dict[str, Any]:
     return next(row for row in truth_rows() if row["id"] == id_)
 
 
+def by_worker(printed: dict[str, Any]) -> dict[str, Any]:
+    """Return a row's figures; of workers that differ the row has one KV memory, the others' is what
+    their own terms leave."""
+    taken = printed.get("non_kv_gib")
+    if not isinstance(taken, list):
+        return printed
+    left = [round(printed["engine_memory_gib"] - each, 2) for each in taken]
+    return {**printed, "kv_gib": left}
+
+
 @cache
 def _models() -> dict[str, dict[str, Any]]:
     rows = json.loads((CASES / "memory_models.json").read_text(encoding="utf-8"))

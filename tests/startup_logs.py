@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from memory_truth import by_worker
+
 LINE = "(%s pid=%d) %s 04-10 10:00:00 [%s] %s"
 
 
 def vllm_log(row: dict[str, Any], version: str | None = None) -> list[str]:
     """Return the lines that vLLM 0.19 prints for a row at debug level, worker by worker."""
-    asked, printed = row["asked"], row["printed"]
+    asked, printed = row["asked"], by_worker(row["printed"])
     version = version or row["version"]
     names = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
     given = {"model_tag": row["model"], "model": row["model"],

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from memory_truth import model_config, truth_rows
+from memory_truth import by_worker, model_config, truth_rows
 from quantplan.reports.budget_terms import Term, budget_terms
 from quantplan.reports.columns import columns
 from quantplan.reports.startup_log import Figure, StartupLog
@@ -89,15 +89,10 @@ def options(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_log(row: dict[str, Any]) -> StartupLog:
-    """Return a row as the log that it was read from; of workers that differ the rows have one KV
-    memory, the others' is what their own terms leave."""
-    printed = dict(row["printed"])
-    if isinstance(printed.get("non_kv_gib"), list):
-        printed["kv_gib"] = [round(printed["engine_memory_gib"] - each, 2)
-                             for each in printed["non_kv_gib"]]
+    """Return a row as the log that it was read from."""
     figures = tuple(
         Figure(FIGURES.get(name, name), each, f"worker {rank}", 0)
-        for name, value in printed.items()
+        for name, value in by_worker(row["printed"]).items()
         for rank, each in enumerate(value if isinstance(value, list) else [value]))
     return StartupLog(row["id"], row["engine"], row["version"], {}, {}, figures, 1, ())
 

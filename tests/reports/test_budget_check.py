@@ -44,9 +44,10 @@ def cause_ids(found: BudgetCheck) -> set[str]:
     return {cause.id for cause in found.causes}
 
 
-@pytest.mark.parametrize("id_", ["mem-001", "mem-054", "mem-056", "mem-066"])
+@pytest.mark.parametrize("id_", ["mem-001", "mem-024", "mem-027", "mem-054", "mem-056", "mem-066"])
 def test_public_logs_agree(id_: str) -> None:
-    """CodeLlama 7B, Qwen2.5 7B on four ranks, Qwen3 8B and 14B: H100, vLLM 0.18.0 and 0.19.0."""
+    """CodeLlama 7B, Llama 3.1 8B on one rank and in four stages, Qwen2.5 7B on four ranks, Qwen3 8B
+    and 14B: H100, vLLM 0.18.0 and 0.19.0."""
     found = check(truth_row(id_), gpu="h100")
     assert (found.verdict, found.exit_code) == ("agrees", 0)
     terms = {term.name: term for term in found.terms}

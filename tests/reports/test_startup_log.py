@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from memory_truth import truth_row, truth_rows
+from memory_truth import by_worker, truth_row, truth_rows
 from quantplan.reports import log_source
 from quantplan.reports.log_fields import log_fields
 from quantplan.reports.startup_log import StartupLog, parse_log, read_log
@@ -33,7 +33,7 @@ READ_AS = {"weights_gib": "weights_gib", "activations_gib": "activations_gib",
 def test_every_figure_of_a_run_is_read(row: dict[str, Any]) -> None:
     log = parse_log(vllm_log(row))
     assert (log.engine, log.version, log.model) == ("vllm", "0.19.0", row["model"])
-    for name, printed in row["printed"].items():
+    for name, printed in by_worker(row["printed"]).items():
         wanted = printed if isinstance(printed, list) else [printed]
         assert sorted(set(log.values(READ_AS[name]))) == sorted(wanted), name
     assert log.args["gpu_memory_utilization"] == 0.95
