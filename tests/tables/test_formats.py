@@ -352,7 +352,7 @@ def test_a_modelopt_algorithm_without_a_layout_is_named(algo: str) -> None:
         read_format({"quantization_config": {"quant_method": "modelopt", "quant_algo": algo}})
 
 
-@pytest.mark.parametrize("method", ["quark", "torchao", "auto-round", "mxfp4"])
+@pytest.mark.parametrize("method", ["quark", "torchao", "auto-round"])
 def test_a_method_without_a_layout_is_named(method: str) -> None:
     with pytest.raises(NotKnownError, match=f"quant_method {method}; wanted fp8, awq, gptq"):
         read_format({"quantization_config": {"quant_method": method}})
