@@ -134,6 +134,25 @@ class Budget(NamedTuple):
         return self.kv.max_concurrency(max(0, self.kv_bytes), self.max_model_len)
 
     @property
+    def engine(self) -> str:
+        """Return the engine's name."""
+        return ENGINE
+
+    @property
+    def longest_request(self) -> int:
+        """Return the tokens of the longest request that is allowed."""
+        return self.max_model_len
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Return what one more token takes of the KV cache."""
+        return self.kv.bytes_per_token
+
+    def requests_of(self, tokens: int) -> float:
+        """Return how many requests of `tokens` tokens the KV cache holds at once."""
+        return self.kv.max_concurrency(max(0, self.kv_bytes), tokens)
+
+    @property
     def missing_bytes(self) -> int:
         """Return what weights, overheads and the least KV cache lack; 0 when they fit."""
         needed = self.least_kv_bytes - self.kv_bytes

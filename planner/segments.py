@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from quantplan.planner.budget import Budget
+    from quantplan.planner.sglang_budget import SglangBudget
 
 KINDS = ("weights", "activations", "CUDA graphs", "non-torch", "KV cache", "outside", "free")
 """What a segment can be, in the order in which a bar stacks them; "outside" is what the engine
@@ -57,3 +61,22 @@ def shares(bar: MemoryBar, cells: int) -> list[int]:
     while sum(taken) > wanted and max(taken) > 1:
         taken[taken.index(max(taken))] -= 1
     return taken
+
+
+PARTS = {"CUDA graphs": "CUDA graphs", "non-torch": "non-torch", "CUDA context": "non-torch",
+         "loading": "weights"}
+"""How the name of an overhead begins -> its kind; all others are activations."""
+
+
+def bar_of(budget: Budget | SglangBudget) -> MemoryBar:
+    """Return the bar of one rank of a budget."""
+    total = budget.memory.bytes
+    segments = [Segment("weights", budget.weights.bytes),
+                *(Segment(_kind(line.name), line.bytes) for line in budget.overheads),
+                Segment("KV cache", max(0, budget.kv_bytes))]
+    rest = total - sum(segment.bytes for segment in segments)
+    return stacked("", total, [*segments, Segment("outside", max(0, rest))])
+
+
+def _kind(name: str) -> str:
+    return next((kind for begins, kind in PARTS.items() if name.startswith(begins)), "activations")

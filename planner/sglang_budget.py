@@ -85,6 +85,20 @@ class SglangBudget(NamedTuple):
         """Return the tokens of the longest request that the pool holds, up to the model's own."""
         return min(self.context_tokens, self.kv_tokens)
 
+    @property
+    def engine(self) -> str:
+        """Return the engine's name."""
+        return "sglang"
+
+    @property
+    def longest_request(self) -> int:
+        """Return the tokens of the longest request that is allowed."""
+        return self.context_tokens
+
+    def requests_of(self, tokens: int) -> float:
+        """Return how many requests of `tokens` tokens the pools hold at once."""
+        return min(self.kv_tokens / tokens, float(self.pools.requests))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the budget as plain data of the schema reports/schema/sglang-budget.v1.json."""
         linear, other = self.parameters

@@ -89,7 +89,7 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
     served = settings(rules, asked.facts, asked.checkpoint, flags, memory_mib=memory_mib, tp=tp)
     held = cells(asked.structure, Attended(
         rules, asked.facts, config, str(asked.trace.kv_cache["resolved"]),
-        asked.attention.kv_dtype, tp))
+        _kv_dtype(asked), tp))
     derived = context_tokens(rules, config)
     before = tuple(_measured(asked, "runtime", "ranks"))
     loading = tuple(_measured(asked, "loading"))
@@ -109,6 +109,12 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
         asked.trace.dtype, memory, count_parameters(asked.weighed), weights, (*lines, kept),
         served, held, filled, token_bytes(rules, held, flags), room.page, room.context, flags,
         refusal=_refusal(asked.trace, refused))
+
+
+def _kv_dtype(asked: Asked) -> str:
+    """Return the dtype of the cache, the model's where the engine ends before it decides."""
+    found = asked.attention.kv_dtype
+    return str(asked.trace.dtype or asked.deployment.dtype) if found == "auto" else found
 
 
 def _measured(asked: Asked, *ids: str) -> Iterator[BudgetLine]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from quantplan.engines import EngineAnswers, explain_engines
     from quantplan.gpu_matrix import matrix
     from quantplan.memory import budget
+    from quantplan.memory_answers import choices, fits, formats, levers, users
     from quantplan.memory_check import check_budget
     from quantplan.oracle.verification import Verification, verify
     from quantplan.planner.matrix import Matrix
@@ -24,13 +25,15 @@ if not os.path.isdir(os.path.join(_HERE, "tables")):
 
 __version__ = "0.1.0"
 __all__ = ["EngineAnswers", "Explanation", "Matrix", "PlatformExplanation", "Upgrade",
-           "Verification", "__version__", "budget", "check_budget", "diff", "explain",
-           "explain_engines", "explain_platform", "matrix", "verify"]
+           "Verification", "__version__", "budget", "check_budget", "choices", "diff", "explain",
+           "explain_engines", "explain_platform", "fits", "formats", "levers", "matrix", "users",
+           "verify"]
 
 _HOMES = {"Explanation": "api", "Upgrade": "upgrade", "budget": "memory", "diff": "upgrade",
           "explain": "api", "EngineAnswers": "engines", "explain_engines": "engines",
           "check_budget": "memory_check",
           "Matrix": "planner.matrix", "matrix": "gpu_matrix",
+          **dict.fromkeys(("choices", "fits", "formats", "levers", "users"), "memory_answers"),
           "PlatformExplanation": "platforms", "explain_platform": "platforms",
           "Verification": "oracle.verification",
           "verify": "oracle.verification"}

@@ -15,6 +15,7 @@ import click
 
 from quantplan import __version__
 from quantplan.cli_options import (
+    answer_options,
     assume_nearest,
     checkpoint_options,
     deployment_options,
@@ -84,6 +85,8 @@ def explain(engines: tuple[str, ...], **options: Any) -> None:
               help="A GPU of the catalogue, or all; repeatable.")
 @click.option("--capability", "capabilities", multiple=True, metavar="8.9",
               help="A compute capability; repeatable. Default: every one of the catalogue.")
+@click.option("--fit", is_flag=True, help="KV tokens instead of kernels: which GPUs hold the "
+              "model; default: every GPU of the catalogue.")
 @assume_nearest
 @selection_options
 @sglang_options
@@ -95,6 +98,10 @@ def matrix(engines: tuple[str, ...], **options: Any) -> None:
     GPUs that are served alike share a column. Ends with 0 when an engine starts somewhere, with 1
     when none does.
     """
+    if options["fit"]:
+        from quantplan.budget_command import run_fit
+
+        sys.exit(run_fit(engines, options))
     from quantplan.commands import run_matrix
 
     sys.exit(run_matrix(engines, options))
@@ -128,15 +135,16 @@ def diff(**options: Any) -> None:
 @selection_options
 @sglang_options
 @sglang_memory_options
-@click.option("--engine", multiple=True, metavar="ENGINE[@VERSION]", default=("vllm",),
-              show_default=True, help="vllm or sglang; repeatable: one after the other.")
+@click.option("--engine", "engines", multiple=True, metavar="ENGINE[@VERSION]",
+              help="vllm or sglang; repeatable. Default: vllm.")
 @assume_nearest
+@answer_options
 @click.option("--gpu-mem", metavar="24GiB", help="GPU memory: GiB, GB, MiB or plain bytes.")
 @click.option("--check", metavar="LOG", help="A start-up log, - for standard input: what the "
               "engine printed next to what is predicted. Flags and a bundled MODEL are the log's.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text")
 @click.pass_context
-def budget(context: click.Context, /, **options: Any) -> None:
+def budget(context: click.Context, /, engines: tuple[str, ...], **options: Any) -> None:
     """What fits: weights, KV bytes per token and KV tokens of MODEL in a GPU's memory.
 
     With --check ends with 0 when prediction and log agree, 1 when they do not, 4 when that cannot
@@ -145,10 +153,10 @@ def budget(context: click.Context, /, **options: Any) -> None:
     if options["check"] is not None:
         from quantplan.check_command import run_budget_check
 
-        sys.exit(run_budget_check(options, given_options(context)))
-    from quantplan.commands import run_budget
+        sys.exit(run_budget_check(engines, options, given_options(context)))
+    from quantplan.budget_command import run_budget
 
-    sys.exit(run_budget(options))
+    sys.exit(run_budget(engines, options))
 
 
 @quantplan.command(short_help="The GPUs that are known.")

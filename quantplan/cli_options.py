@@ -155,6 +155,25 @@ def sglang_memory_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--disable-cuda-graph", is_flag=True, help="As SGLang's flag.")(command)
 
 
+def answer_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what else can be asked of a budget."""
+    for option in (
+        click.option("--svg", metavar="FILE", help="Write the picture of the memory as SVG."),
+        click.option("--context", "context_tokens", type=click.IntRange(1), metavar="TOKENS",
+                     help="Tokens of one of --users' requests; default: the model's own longest."),
+        click.option("--users", "user_count", type=click.IntRange(1), metavar="N",
+                     help="The smallest share of the GPU that serves N requests at once."),
+        click.option("--gpus", "gpu_count", type=click.IntRange(2, 1024), metavar="N",
+                     help="Every way to share the model over N such GPUs: tp, pp, ep, dp."),
+        click.option("--formats", "formats_asked", is_flag=True,
+                     help="Other formats and FP8 KV cache: memory, mode and kernels on this GPU."),
+        click.option("--levers", "levers_asked", is_flag=True,
+                     help="What each flag would gain, most first."),
+    ):
+        command = option(command)
+    return command
+
+
 assume_nearest = click.option(
     "--assume-nearest", is_flag=True,
     help="Answer for a version without a table from the nearest one; the answer says so.")

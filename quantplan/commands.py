@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -91,36 +91,6 @@ def _two_versions(from_: str, to: str | None) -> tuple[str, str | None, str | No
     return engine, old, new
 
 
-def run_budget(options: Mapping[str, Any]) -> int:
-    """Print the memory budget of each engine asked about; return 0 when weights and a block of KV
-    cache fit and nothing known keeps an engine from starting, else 1."""
-    from quantplan.memory import budget
-
-    if options["model"] is None:
-        raise UsageError("MODEL is missing", wanted="a folder, a config.json, a hub id or a "
-                         "bundled name", hint="Only with --check may the log name it.")
-    named = [engine_named(text, "--engine") for text in options["engine"]]
-    found = [budget(options["model"], engine=engine, engine_version=version,
-                    **memory_asked(options), **asked_of(options)) for engine, version in named]
-    if options["format_"] == "json":
-        views = [each.to_dict() for each in found]
-        say_json(views[0] if len(views) == 1 else views)
-    else:
-        say(wrapped("\n".join(_budget_text(engine)(each)
-                              for (engine, _), each in zip(named, found, strict=True))))
-    return 0 if all(each.fits and not each.refusal for each in found) else 1
-
-
-def _budget_text(engine: str) -> Callable[[Any], str]:
-    if engine == "sglang":
-        from quantplan.reports.sglang_budget_text import sglang_budget_text
-
-        return sglang_budget_text
-    from quantplan.reports.budget_text import budget_text
-
-    return budget_text
-
-
 def _print_texts(found: EngineAnswers, options: Mapping[str, Any]) -> None:
     from quantplan.reports.explain_text import explain_text
 
@@ -156,20 +126,10 @@ def asked_of(options: Mapping[str, Any]) -> dict[str, Any]:
     asked = {name: value for name, value in options.items() if name in names}
     return {**asked, "env": pairs(options["env"], "--env", "KEY=VALUE"),
             "libs": library_states(options["libs"]),
-            "attention_config": _object(options["attention_config"], "--attention-config"),
-            "quantization_config": _object(options["quantization_config"],
+            "attention_config": json_object(options["attention_config"], "--attention-config"),
+            "quantization_config": json_object(options["quantization_config"],
                                            "--quantization-config"),
             **_kernel_config(options)}
-
-
-def memory_asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments that `budget` has besides those of `explain`."""
-    from quantplan.memory import budget
-
-    own = set(signature(budget).parameters) - {"model", "options"}
-    asked = {name: value for name, value in options.items() if name in own}
-    return {**asked, **{name: _object(options[name], f"--{name.replace('_', '-')}")
-                        for name in ("speculative_config", "limit_mm_per_prompt")}}
 
 
 KERNEL_FIELDS = ("linear_backend", "moe_backend", "linear_backend_per_quant")
@@ -179,7 +139,7 @@ KERNEL_FIELDS = ("linear_backend", "moe_backend", "linear_backend_per_quant")
 def _kernel_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what --kernel-config asks for; the flags of their own win over it
     (vllm engine/arg_utils.py:EngineArgs.create_engine_config)."""
-    given = _object(options["kernel_config"], "--kernel-config") or {}
+    given = json_object(options["kernel_config"], "--kernel-config") or {}
     unknown = [name for name in given if name not in KERNEL_FIELDS]
     if unknown:
         raise UsageError(f"--kernel-config: {unknown[0]}", wanted=", ".join(KERNEL_FIELDS),
@@ -188,7 +148,8 @@ def _kernel_config(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, **flags}
 
 
-def _object(text: str | None, option: str) -> Mapping[str, Any] | None:
+def json_object(text: str | None, option: str) -> Mapping[str, Any] | None:
+    """Return the JSON object of an option; raise UsageError for other text."""
     import json
 
     try:

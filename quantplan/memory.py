@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from quantplan.api import open_gpu
@@ -13,6 +13,7 @@ from quantplan.dispatch.time_limit import limited
 from quantplan.engines import asked, asked_model
 from quantplan.memory_flags import check_engine, memory_flags
 from quantplan.options import checked
+from quantplan.planner.memory_question import MemoryQuestion
 from quantplan.stand_in import open_table, stand_in_notes
 from quantplan.tables.errors import UsageError
 
@@ -56,30 +57,37 @@ def budget(
     Raises QuantplanError subclasses.
     """
     own = {name: value for name, value in locals().items() if name not in ("model", "options")}
+    question = _question(model, own, options)
+    with limited():
+        found = question.budget()
+    return found._replace(notes=(
+        *found.notes, *stand_in_notes(question.table, question.version)))
+
+
+def memory_question(
+    model: str | os.PathLike[str] | Mapping[str, Any], **options: Any
+) -> MemoryQuestion:
+    """Return the question that `budget` answers, to be asked again with changes; `options` are
+    those of `budget`. Raises what `budget` raises before anything is counted."""
+    bound = signature(budget).bind(model, **options)
+    bound.apply_defaults()
+    own = dict(bound.arguments)
+    return _question(own.pop("model"), own, own.pop("options"))
+
+
+def _question(
+    model: str | os.PathLike[str] | Mapping[str, Any], own: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> MemoryQuestion:
     flags = memory_flags(checked(**own))
     given, deployment = asked(model, options)
     check_engine(flags, given["engine"])
-    checkpoint = asked_model(given)
-    gpu, capability = given["gpu"], given["capability"]
+    gpu, capability, gpu_mem = given["gpu"], given["capability"], own["gpu_mem"]
     device = (None if gpu is None and capability is None and gpu_mem is not None
               else _gpu_with_memory(gpu, capability))
     version = given["engine_version"]
     table = open_table(given["engine"], version, given["assume_nearest"])
-    with limited():
-        found: Budget | SglangBudget = _of_engine(given["engine"], version)(
-            checkpoint, table, deployment, device, flags, gpu_mem=gpu_mem)
-        notes = (*found.notes, *stand_in_notes(table, version))
-    return found._replace(notes=notes)
-
-
-def _of_engine(engine: str, version: str | None) -> Callable[..., Budget | SglangBudget]:
-    if engine == "sglang":
-        from quantplan.planner.sglang_deployed import sglang_budget
-
-        return sglang_budget
-    from quantplan.planner.deployed import deployed_budget
-
-    return partial(deployed_budget, version=version)
+    return MemoryQuestion(asked_model(given), table, deployment, device, flags, gpu_mem, version)
 
 
 def _gpu_with_memory(gpu: str | None, capability: str | int | float | None) -> Gpu:

@@ -35,6 +35,20 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def write_whole(path: str, text: str) -> None:
+    """Write a file that is never half there. Raises UsageError where it cannot be written."""
+    import tempfile
+
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written", found=error.strerror) from None
+
+
 def clean(text: str) -> str:
     """Return one line of printable text: control characters become \\x escapes."""
     if text.isprintable():

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from quantplan.planner.budget import Budget, WhatIf
 from quantplan.planner.lines import EXACT, UNKNOWN, BudgetLine
+from quantplan.planner.segments import bar_of
 from quantplan.reports.columns import columns
+from quantplan.reports.memory_bar import PICTURE, memory_bars
 from quantplan.reports.sizes_text import gb, gib, kib
 
 
@@ -20,6 +22,7 @@ def _sections(budget: Budget) -> Iterator[str]:
         hint = f"\n  next: {budget.refusal.hint}" if budget.refusal.hint else ""
         yield f"{budget.refusal.line()}{hint}"
     yield _verdict(budget)
+    yield memory_bars((bar_of(budget),), PICTURE)
     yield _terms(budget)
     yield _formulas(budget)
     if budget.what_if:

@@ -13,6 +13,8 @@ FILLS = {"weights": "#", "activations": "a", "CUDA graphs": "g", "non-torch": "n
 """Kind of segment -> its character: letters for what is small, so that the legend is not needed."""
 NARROWEST, WIDEST = 20, 72
 """Characters of a bar."""
+PICTURE = 100
+"""Characters of the picture's widest line."""
 
 
 def memory_bars(bars: Sequence[MemoryBar], width: int) -> str:

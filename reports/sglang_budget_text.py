@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantplan.planner.lines import EXACT, MODELLED
+from quantplan.planner.segments import bar_of
 from quantplan.planner.sglang_budget import SglangBudget
 from quantplan.reports.columns import columns
+from quantplan.reports.memory_bar import PICTURE, memory_bars
 from quantplan.reports.sizes_text import gib, kib
 
 
@@ -20,6 +22,7 @@ def _sections(budget: SglangBudget) -> Iterator[str]:
         hint = f"\n  next: {budget.refusal.hint}" if budget.refusal.hint else ""
         yield f"{budget.refusal.line()}{hint}"
     yield _verdict(budget)
+    yield memory_bars((bar_of(budget),), PICTURE)
     yield _memory(budget)
     yield _weights(budget)
     yield _pools(budget)

@@ -36,6 +36,7 @@ SCHEMAS = {
     "engines/sglang": ("sglang_rows", "SGLANG_DOCUMENT"),
     "families": ("family_rows", "FAMILY_DOCUMENT"),
     "formats": ("format_rows", "FORMAT_DOCUMENT"),
+    "levers": ("lever_rows", "LEVER_DOCUMENT"),
     "grid": ("grid_rows", "GRID_DOCUMENT"),
     "gpus": ("gpu_rows", "GPU_DOCUMENT"),
     "older": ("gpu_rows", "OLDER_DOCUMENT"),
