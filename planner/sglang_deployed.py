@@ -113,8 +113,8 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
 
 def _kv_dtype(asked: Asked) -> str:
     """Return the dtype of the cache, the model's where the engine ends before it decides."""
-    found = asked.attention.kv_dtype
-    return str(asked.trace.dtype or asked.deployment.dtype) if found == "auto" else found
+    known = (asked.attention.kv_dtype, asked.trace.dtype, asked.deployment.dtype, "bfloat16")
+    return next(name for name in known if name not in (None, "auto"))
 
 
 def _measured(asked: Asked, *ids: str) -> Iterator[BudgetLine]:
