@@ -88,8 +88,7 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
     tp, config = asked.deployment.tp, asked.checkpoint.text_config
     served = settings(rules, asked.facts, asked.checkpoint, flags, memory_mib=memory_mib, tp=tp)
     held = cells(asked.structure, Attended(
-        rules, asked.facts, config, str(asked.trace.kv_cache["resolved"]),
-        _kv_dtype(asked), tp))
+        rules, asked.facts, config, _kv_dtype(asked.trace), asked.attention.kv_dtype, tp))
     derived = context_tokens(rules, config)
     before = tuple(_measured(asked, "runtime", "ranks"))
     loading = tuple(_measured(asked, "loading"))
@@ -111,10 +110,10 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
         refusal=_refusal(asked.trace, refused))
 
 
-def _kv_dtype(asked: Asked) -> str:
-    """Return the dtype of the cache, the model's where the engine ends before it decides."""
-    known = (asked.attention.kv_dtype, asked.trace.dtype, asked.deployment.dtype, "bfloat16")
-    return next(name for name in known if name not in (None, "auto"))
+def _kv_dtype(trace: Trace) -> str:
+    """Return the dtype of the cache, 16 bits where the engine ends before it decides."""
+    known = (trace.kv_cache["resolved"], trace.dtype, "bfloat16")
+    return str(next(name for name in known if name not in (None, "auto")))
 
 
 def _measured(asked: Asked, *ids: str) -> Iterator[BudgetLine]:
