@@ -16,8 +16,8 @@ llama-3.1-8b (bf16, tp 1) fits 24.00 GiB x 0.92 with vLLM 0.32.0: 5.66 GiB of KV
 tokens, 0.35 requests of 131,072 tokens; the largest --max-model-len is 46,304.
 
   [#############################################aggn=================xxxxxx]
-  # weights 14.96 GiB (62 %)   a activations 0.38 GiB (2 %)   g CUDA graphs 0.81 GiB (3 %)
-  n non-torch 0.25 GiB (1 %)   = KV cache 5.69 GiB (24 %)   x outside 1.92 GiB (8 %)
+  # weights 14.99 GiB (62 %)   a activations 0.38 GiB (2 %)   g CUDA graphs 0.81 GiB (3 %)
+  n non-torch 0.25 GiB (1 %)   = KV cache 5.66 GiB (24 %)   x outside 1.92 GiB (8 %)
 
 Memory of one GPU: 2,048 batched tokens, 256 sequences, 51 graph sizes
                                 GB     GiB    +-  kind
