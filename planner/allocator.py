@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from typing import Any
 
 SMALLEST_BLOCK_BYTES = 512
 """kMinBlockSize: sizes are rounded up to a multiple of it."""
@@ -49,8 +50,10 @@ class Block:
         self.before: Block | None = None
         self.behind: Block | None = None
 
-    def __lt__(self, other: Block) -> bool:
-        return (self.bytes, self.start) < (other.bytes, other.start)
+    @property
+    def place(self) -> tuple[int, int, Block]:
+        """Return what free blocks are sorted by: size, then address."""
+        return self.bytes, self.start, self
 
 
 class Allocator:
@@ -63,7 +66,7 @@ class Allocator:
 
     def __init__(self) -> None:
         self.allocated_bytes = self.reserved_bytes = self.peak_bytes = 0
-        self._free: dict[bool, list[Block]] = {True: [], False: []}
+        self._free: dict[bool, list[tuple[Any, ...]]] = {True: [], False: []}
         self._end = 0
 
     def take(self, size: int) -> Block | None:
@@ -95,19 +98,19 @@ class Allocator:
                 self._remove(neighbour)
                 block = _joined(*sorted((block, neighbour), key=lambda b: b.start))
         block.free = True
-        insort(self._free[block.small], block)
+        insort(self._free[block.small], block.place)
 
     def empty_cache(self) -> None:
         """Return segments without used blocks to the driver (release_cached_blocks)."""
         for pool in self._free.values():
-            for block in [b for b in pool if b.before is None and b.behind is None]:
+            for _, _, block in [at for at in pool if at[2].before is None and at[2].behind is None]:
                 self._remove(block)
                 self.reserved_bytes -= block.bytes
 
     def _found(self, wanted: int, small: bool) -> Block | None:
         pool = self._free[small]
-        place = bisect_left(pool, Block(-1, wanted, small))
-        return pool.pop(place) if place < len(pool) else None
+        place = bisect_left(pool, (wanted,))
+        return pool.pop(place)[2] if place < len(pool) else None
 
     def _segment(self, wanted: int, small: bool) -> Block:
         block = Block(self._end, segment_bytes(wanted), small)
@@ -121,11 +124,11 @@ class Allocator:
         if rest.behind is not None:
             rest.behind.before = rest
         block.behind, block.bytes = rest, wanted
-        insort(self._free[block.small], rest)
+        insort(self._free[block.small], rest.place)
 
     def _remove(self, block: Block) -> None:
         pool = self._free[block.small]
-        del pool[bisect_left(pool, block)]
+        del pool[bisect_left(pool, block.place[:2])]
 
 
 def _joined(first: Block, second: Block) -> Block:

@@ -184,9 +184,10 @@ def make_budget(
     memory_source: str = "as given", memory_kind: str = SPEC, dtype: str = "bfloat16",
     deployment: Deployment | None = None, flags: MemoryFlags | None = None,
     gpu: Gpu | None = None, trace: Trace | None = None, version: str | None = None,
-    quantized: Quantized | None = None,
+    quantized: Quantized | None = None, compare: bool = True,
 ) -> Budget:
-    """Return the budget of one GPU with `memory_bytes` under vLLM `version` (None: the default).
+    """Return the budget of one GPU with `memory_bytes` under vLLM `version` (None: the default),
+    with `compare` that of other formats beside it.
 
     `dtype` is the resolved serving dtype; `memory_kind` is "measured" for a driver's figure;
     `trace` says which kernels run, `quantized` is as in weigh(). Raises UsageError for options
@@ -215,7 +216,7 @@ def make_budget(
     return Budget(
         checkpoint.name, structure.architecture, deployment, flags, served, dtype, memory, engine,
         *count_parameters(structure), weights, lines, kv,
-        what_if(spread, engine.bytes - total_bytes(lines), kv_without_scheme(
+        () if not compare else what_if(spread, engine.bytes - total_bytes(lines), kv_without_scheme(
             kv, checkpoint, structure, deployment, resolved, version=rules.version, dtype=dtype),
             config=checkpoint.text_config, loader=loader,
             max_model_len=served.max_model_len),

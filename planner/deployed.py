@@ -36,9 +36,11 @@ GPU_INDEPENDENT = ("method name", "config fields", "activation dtype", "shapes u
 def deployed_budget(
     checkpoint: Checkpoint, table: Mapping[str, Any], deployment: Deployment, gpu: Gpu | None,
     flags: MemoryFlags, *, gpu_mem: str | int | None, version: str | None = None,
+    compare: bool = True,
 ) -> Budget:
     """Return the budget of `checkpoint` under `deployment` and `flags`, with the engine's refusal
-    if it has one there. The memory rules are those of `version`, None: the table's.
+    if it has one there, and with `compare` that of other formats beside it. The memory rules are
+    those of `version`, None: the table's.
 
     Raises UsageError when no memory is known, EngineRefusalError when the engine refuses what
     cannot be weighed either, and what make_budget and resolve raise.
@@ -56,7 +58,8 @@ def deployed_budget(
             weighed, structure, memory_bytes=memory_bytes, memory_source=source,
             memory_kind=kind, dtype=_dtype(table, checkpoint, device, deployment.dtype),
             deployment=deployment, flags=flags, gpu=device, trace=trace,
-            version=version or table["version"], quantized=_quantized(weighed, trace))
+            version=version or table["version"], quantized=_quantized(weighed, trace),
+            compare=compare)
     except UsageError:
         if refusal:
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None

@@ -11,7 +11,7 @@ from quantplan.dispatch.trace import Trace
 from quantplan.planner.kv_blocks import Cached, cut, wants_packing
 from quantplan.planner.kv_drafts import with_drafts
 from quantplan.planner.kv_layers import Question, cached_layers
-from quantplan.planner.kv_pool import Pool, make_pool, rounded_up
+from quantplan.planner.kv_pool import Pool, make_pool
 from quantplan.planner.kv_spec import CHUNK, FULL, STATE, WINDOW, Spec, Use
 from quantplan.planner.lines import EXACT, BudgetLine, total_bytes
 from quantplan.planner.serving import own_context
@@ -142,7 +142,7 @@ def _token_lines(pool: Pool, version: str) -> Iterator[BudgetLine]:
         yield BudgetLine(f"KV cache of {_title(spec)}", size,
                          f"{count} layers x {_row(spec)}{shared}",
                          f"vllm {version} {SPECS_SOURCE}", EXACT)
-    padding = rounded_up(pool.token_bytes) - own
+    padding = pool.token_bytes - own
     if padding > 0:
         yield BudgetLine("padding of blocks", padding,
                          f"blocks of {pool.block_bytes:,} bytes for every group of layers",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from math import ceil
+from math import lcm
 from typing import Any, NamedTuple
 
 from quantplan.planner.kv_groups import Group, form_groups
@@ -103,10 +102,12 @@ class Pool(NamedTuple):
                 f"({round(room / GIB_BYTES, 2)} GiB).{estimate}")
 
     @property
-    def token_bytes(self) -> Fraction:
-        """Return what one more token of a request takes of the pool."""
-        return sum((Fraction(self.block_bytes, group.first.block_tokens * self.use.dcp)
-                    for group in self.groups if group.first.grows), Fraction(0))
+    def token_bytes(self) -> int:
+        """Return what one more token of a request takes of the pool, rounded up to whole bytes."""
+        spans = [group.first.block_tokens * self.use.dcp for group in self.groups
+                 if group.first.grows]
+        whole = lcm(*spans)
+        return -(-self.block_bytes * sum(whole // span for span in spans) // whole)
 
     def fixed_blocks(self, group: Group) -> int:
         """Return the blocks of a request in a group that stops growing with its tokens."""
@@ -140,8 +141,3 @@ def stage_ends(num_layers: int, pp: int) -> list[int]:
     for i in range(2, num_layers % pp + 2):
         counts[-i] += 1
     return [sum(counts[:i + 1]) for i in range(pp)]
-
-
-def rounded_up(value: Fraction) -> int:
-    """Return a number of bytes as a whole one."""
-    return ceil(value)

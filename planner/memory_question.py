@@ -42,8 +42,9 @@ class MemoryQuestion(NamedTuple):
         return self._replace(checkpoint=checkpoint, flags=self.flags._replace(**flags),
                              deployment=self.deployment._replace(**others))
 
-    def budget(self) -> Budget | SglangBudget:
-        """Return the answer; raises what deployed_budget and sglang_budget raise."""
+    def budget(self, *, compare: bool = False) -> Budget | SglangBudget:
+        """Return the answer, with `compare` that of other formats beside it; raises what
+        deployed_budget and sglang_budget raise."""
         asked = (self.checkpoint, self.table, self.deployment, self.gpu, self.flags)
         if self.table["engine"] == "sglang":
             from quantplan.planner.sglang_deployed import sglang_budget
@@ -51,7 +52,8 @@ class MemoryQuestion(NamedTuple):
             return sglang_budget(*asked, gpu_mem=self.gpu_mem)
         from quantplan.planner.deployed import deployed_budget
 
-        return deployed_budget(*asked, gpu_mem=self.gpu_mem, version=self.version)
+        return deployed_budget(*asked, gpu_mem=self.gpu_mem, version=self.version,
+                               compare=compare)
 
     def modes(self) -> str | None:
         """Return mode and implementation of the linear layers and experts in words, None where no

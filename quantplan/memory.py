@@ -59,7 +59,7 @@ def budget(
     own = {name: value for name, value in locals().items() if name not in ("model", "options")}
     question = _question(model, own, options)
     with limited():
-        found = question.budget()
+        found = question.budget(compare=True)
     return found._replace(notes=(
         *found.notes, *stand_in_notes(question.table, question.version)))
 
