@@ -127,10 +127,12 @@ def is_head(module: Module) -> bool:
 
 
 def is_quantized(module: Module, weights: WeightFormat | None) -> bool:
-    """Return whether `weights` covers `module` when nothing is ignored."""
+    """Return whether `weights` covers `module` when nothing is ignored. Layers that the engine
+    builds without a quantization are not covered, such as convolutions of linear attention."""
     if weights is None or (weights.experts_only and module.kind != "experts"):
         return False
-    return is_decoder_linear(module) or (weights.lm_head and is_head(module))
+    built = module.quantized or bool(module.quantized_by)
+    return (built and is_decoder_linear(module)) or (weights.lm_head and is_head(module))
 
 
 def plain_tensors(module: Module, leaf: Leaf) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -18,7 +18,7 @@ from memory_truth import model_config, truth_rows
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import as_format
-from quantplan.planner.weights import Weights
+from quantplan.planner.weights import Weights, weigh
 from quantplan.tables.errors import UsageError
 
 from quantplan import budget, reports
@@ -143,3 +143,13 @@ def test_a_kernel_without_a_row_is_named() -> None:
     assert [note.message for note in found.notes] == [
         "what FlashInferTrtllmMxfp8LinearKernel keeps of a layer is not known: its tensors are "
         "counted as they were created"]
+
+
+def test_layers_built_without_a_quantization_stay_plain() -> None:
+    """Where no kernels are known, 48 convolutions of 10240 outputs and 4 inputs, no whole group of
+    16, keep 16 bits (vLLM 0.32.0 mamba/gdn/qwen_gdn_linear_attn.py: conv1d has no quant_config)."""
+    config = model_config("Inferact/Qwen3.8-27B-NVFP4")
+    assert config is not None
+    checkpoint = Checkpoint("m", "mapping", config)
+    found = weigh(checkpoint, model_structure(checkpoint, weighed=True))
+    assert f"{48 * 10240 * 4:,} x 16 bits" in found.lines[0].formula

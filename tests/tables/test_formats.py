@@ -352,7 +352,31 @@ def test_a_modelopt_algorithm_without_a_layout_is_named(algo: str) -> None:
         read_format({"quantization_config": {"quant_method": "modelopt", "quant_algo": algo}})
 
 
-@pytest.mark.parametrize("method", ["quark", "torchao", "auto-round"])
+@pytest.mark.parametrize("section, wanted", [
+    ({}, WeightFormat("gptq", 4, 128)),
+    ({"packing_format": "auto_round:auto_awq", "sym": False},
+     WeightFormat("awq", 4, 128, symmetric=False)),
+    ({"packing_format": "auto_round:auto_awq", "backend": "gptq"}, WeightFormat("gptq", 4, 128)),
+    ({"extra_config": {"lm_head": {"bits": 4}, ".*visual.*": {"bits": 16}}},
+     WeightFormat("gptq", 4, 128, lm_head=True, ignored=(".*visual.*",))),
+    ({"extra_config": {"model.layers.0.mlp.up_proj": {"bits": 8}}}, None),
+    ({"data_type": "mx_fp", "group_size": 32}, None),
+])
+def test_auto_round_packs_as_gptq_or_awq_do(
+    section: dict[str, Any], wanted: WeightFormat | None
+) -> None:
+    """vLLM 0.32.0 quantization/inc/config_parser.py:INCLayerConfig: the name of the packing or of
+    the backend decides, gptq before awq; lm_head is quantized only where a rule says so."""
+    config = {"quantization_config": {"quant_method": "auto-round", "bits": 4, "group_size": 128,
+                                      **section}}
+    if wanted is None:
+        with pytest.raises(NotKnownError, match="auto-round"):
+            read_format(config)
+    else:
+        assert read_format(config) == wanted
+
+
+@pytest.mark.parametrize("method", ["quark", "torchao"])
 def test_a_method_without_a_layout_is_named(method: str) -> None:
     with pytest.raises(NotKnownError, match=f"quant_method {method}; wanted fp8, awq, gptq"):
         read_format({"quantization_config": {"quant_method": method}})
