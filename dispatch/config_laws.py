@@ -1,4 +1,5 @@
-"""What Transformers' config classes refuse of their fields (validate_architecture)."""
+"""What Transformers' config classes refuse of their fields: null, and what validate_architecture
+refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.trace import refuse
-from quantplan.tables.transformers_rows import transformers_laws
+from quantplan.tables.transformers_rows import transformers_laws, transformers_numbers
 
 Table = Mapping[str, Any]
 
@@ -17,11 +18,22 @@ Table = Mapping[str, Any]
 def check_laws(table: Table, checkpoint: Checkpoint) -> None:
     """Refuse fields that the config class of their model type refuses: Transformers' where it has
     one, whatever class the engine reads the config with later."""
-    root = checkpoint.config
-    for row in transformers_laws(table["model_types"]["transformers"]):
+    root, version = checkpoint.config, table["model_types"]["transformers"]
+    rules = [(_check_number, row) for row in transformers_numbers(version)]
+    rules += [(_check_law, row) for row in transformers_laws(version)]
+    for check, row in rules:
         for config in (root.get("text_config"), root):
             if isinstance(config, Mapping) and config.get("model_type") in row["model_types"]:
-                _check_law(row, config)
+                check(row, config)
+
+
+def _check_number(row: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    name = row["field"]
+    if config.get(name, 0) is None:
+        raise refuse("config fields", "StrictDataclassFieldValidationError",
+                     f"Validation error for field '{name}':\n    TypeError: Field '{name}' "
+                     "expected int, got NoneType (value: None)", None, row["source"],
+                     hint=f"config.json: {name}: a whole number.")
 
 
 def _check_law(row: Mapping[str, Any], config: Mapping[str, Any]) -> None:

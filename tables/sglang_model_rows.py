@@ -20,12 +20,13 @@ CHANGED_MODULE: Row = {
                       required=False),
     "leaves": Field("list", "the only leaves that it has", required=False,
                     of=Field("text", "a leaf")),
-    "rules": Field("list", "what its class does besides: says_kv_heads where ranks do not divide "
-                   "these; whole_heads asserts that they divide num_attention_heads, "
+    "rules": Field("list", "what its class does besides: says_heads or says_kv_heads where ranks "
+                   "do not divide these; whole_heads asserts that they divide num_attention_heads, "
                    "whole_head_size that these divide hidden_size, mamba1_ranks that ranks divide "
                    "a mixer's intermediate size", required=False,
                    of=Field("text", "a rule", choices=(
-                       "says_kv_heads", "whole_heads", "whole_head_size", "mamba1_ranks"))),
+                       "says_heads", "says_kv_heads", "whole_heads", "whole_head_size",
+                       "mamba1_ranks"))),
     "dropped": Field("text", "when it is not built as a layer: always, or where shared experts "
                      "are among the routed ones", required=False,
                      choices=("always", "shared_fused")),
@@ -121,6 +122,8 @@ END: Row = {
     "after": Field("flag", "it ends after that module", required=False),
     "lacks": Field("list", "only where this field is not in config.json", required=False,
                    of=Field("text", "a key")),
+    "nulled": Field("text", "only where this field of the language model's config is null",
+                  required=False),
     "made": Field("list", "only where that module has one of these methods or schemes",
                   required=False, of=Field("text", "a method or a scheme")),
     "of": Field("text", "the module that `made` is about, where it is another one",

@@ -25,6 +25,13 @@ TRANSFORMERS_DOCUMENT: Row = {
         "says": Field("text", "the refusal; {product} and {other} are the two"),
         "source": Field("text", "file:symbol of the package"),
     }),
+    "config_numbers": Field("list", "fields of config classes that are whole numbers, and no null",
+                            required=False, of={
+                                "field": Field("text", "the field"),
+                                "model_types": Field("list", "of these config classes",
+                                                     of=Field("text", "a model_type")),
+                                "source": Field("text", "file:symbol of the package"),
+                            }),
     "classes": Field("list", "model classes", required=False, of=Field("text", "a class name")),
     "classes_source": Field("text", "which names of the package these are", required=False),
 }
@@ -39,6 +46,12 @@ def transformers_types(version: str) -> frozenset[str]:
 def transformers_laws(version: str) -> list[Row]:
     """Return what a Transformers version's config classes want of their fields."""
     found: list[Row] = read_table(f"transformers/{version}")["config_laws"]
+    return found
+
+
+def transformers_numbers(version: str) -> list[Row]:
+    """Return the fields of a Transformers version's config classes that are whole numbers."""
+    found: list[Row] = read_table(f"transformers/{version}")["config_numbers"]
     return found
 
 

@@ -45,6 +45,8 @@ def check_ends(
 def _fits(row: Row, checkpoint: Checkpoint) -> bool:
     if "lacks" in row:
         return _absent(checkpoint.config, row["lacks"])
+    if "nulled" in row:
+        return checkpoint.text_config.get(row["nulled"], "absent") is None
     if "unless" not in row:
         return True
     given = checkpoint.text_config.get(row["unless"]["field"])

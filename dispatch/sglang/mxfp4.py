@@ -6,7 +6,7 @@ from __future__ import annotations
 from quantplan.dispatch.sglang.context import NO_EXCHANGE, Assignment, Context, Site
 from quantplan.dispatch.sglang.experts import Experts, check_method
 from quantplan.dispatch.sglang.fields import Config
-from quantplan.dispatch.trace import refuse
+from quantplan.dispatch.trace import Refusal, refuse
 from quantplan.tables.errors import NotKnownError
 
 SOURCE = "layers/quantization/mxfp4.py:Mxfp4Config.get_quant_method"
@@ -29,10 +29,20 @@ def assign(fields: bool, context: Context, site: Site) -> Assignment | None:
     """Return nothing for embeddings of a checkpoint that is not stored so, else refuse."""
     if site.module.split == "vocab":
         if fields:
-            raise refuse("layer assignment", "NotImplementedError",
-                         "Mxfp4 attention layer is not implemented", site.path, SOURCE, HINT)
+            raise _no_attention(site)
         return None
     raise refuse("layer assignment", "AssertionError", "", site.path, SOURCE, HINT)
+
+
+def check_attention(fields: bool, context: Context, site: Site) -> None:
+    """Refuse attention that asks the config class of a checkpoint that is stored so."""
+    if fields:
+        raise _no_attention(site)
+
+
+def _no_attention(site: Site) -> Refusal:
+    return refuse("layer assignment", "NotImplementedError",
+                  "Mxfp4 attention layer is not implemented", site.path, SOURCE, HINT)
 
 
 def experts(fields: bool, context: Context, site: Site, held: Experts) -> Assignment:

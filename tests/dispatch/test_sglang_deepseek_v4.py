@@ -12,6 +12,7 @@ from tests.dispatch.test_sglang_latent import BLOCK, layers
 
 V4: dict[str, Any] = {
     "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "hidden_size": 4096,
+    "sliding_window": 128,
     "num_hidden_layers": 5, "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512,
     "q_lora_rank": 1024, "o_lora_rank": 1024, "o_groups": 8, "qk_rope_head_dim": 64,
     "index_head_dim": 128, "index_n_heads": 64, "index_topk": 512, "n_routed_experts": 256,
