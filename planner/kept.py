@@ -24,20 +24,20 @@ class Kept(NamedTuple):
 
 
 @cache
-def kernel_row(kernel: str) -> Mapping[str, Any] | None:
+def kernel_row(kernel: str, engine: str = "vllm") -> Mapping[str, Any] | None:
     """Return the row of a kernel class, None where it is not known what it keeps."""
-    rows: list[Mapping[str, Any]] = read_table("kept/vllm")["kernels"]
+    rows: list[Mapping[str, Any]] = read_table(f"kept/{engine}")["kernels"]
     return next((row for row in rows if kernel in row["kernels"]), None)
 
 
 def kept_tensors(
-    layer: RankLayer, weights: WeightFormat, kernel: str, dtype: str, capability: int
+    layer: RankLayer, weights: WeightFormat, row: Mapping[str, Any] | None, dtype: str,
+    capability: int,
 ) -> tuple[Kept, ...]:
-    """Return what `kernel` keeps of a quantized layer, in the order of its tensors.
+    """Return what the kernel of `row` keeps of a quantized layer, in the order of its tensors.
 
     Tensors that its row does not name stay as they are; a kernel without a row keeps all.
     """
-    row = kernel_row(kernel)
     if row is None:
         return tuple(Kept(tensor.holds, tensor.bytes, False, position)
                      for position, tensor in enumerate(layer.tensors))

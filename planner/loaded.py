@@ -1,9 +1,12 @@
-"""Weights as the engine has them once loaded: what it prints as "Model loading took".
+"""Weights as the engine has them once loaded: what it prints as "Model loading took", and as "mem
+usage" of "Load weight end".
 
 To the tensors that it creates come rotary tables and scales of attention; a kernel then pads,
 repacks and frees; and PyTorch's allocator rounds every block up. The printed figure is
 torch.cuda.memory_allocated() over what was there before (vllm 0.32.0
-utils/mem_utils.py:DeviceMemoryProfiler, v1/worker/gpu_model_runner.py:GPUModelRunner.load_model).
+utils/mem_utils.py:DeviceMemoryProfiler, v1/worker/gpu_model_runner.py:GPUModelRunner.load_model),
+with SGLang the difference of the GPU's free memory, in which whole segments count (sglang 0.5.22
+model_executor/model_runner.py:ModelRunner.load_model).
 """
 
 from __future__ import annotations
@@ -20,10 +23,15 @@ from quantplan.planner.rotary import RotaryTable
 
 KernelOf = Callable[[str], "str | None"]
 """Path of a layer -> the class of its kernel, None where it has none."""
-ATTENTION_SCALES_BYTES = (4, 4, 4, 4)
+ATTENTION_SCALES_BYTES = {"vllm": (4, 4, 4, 4), "sglang": ()}
 """Of q, k, v and the probabilities, in float32 (vllm 0.32.0
-model_executor/layers/attention/attention.py:set_default_quant_scales)."""
+model_executor/layers/attention/attention.py:set_default_quant_scales); SGLang's RadixAttention has
+none but those of a quantized cache, and they fill no segment."""
 SCALES_SOURCE = "vllm 0.32.0 model_executor/layers/attention/attention.py"
+TITLES = {"vllm": "vllm 0.32.0", "sglang": "sglang 0.5.22"}
+"""Engine -> the version that the sources of its rows are of."""
+COUNTED = {"vllm": "blocks in use", "sglang": "segments"}
+"""Engine -> what its printed figure is made of."""
 ALLOCATOR_SOURCE = "torch 2.13 c10/cuda/CUDACachingAllocator.cpp"
 
 
@@ -38,7 +46,6 @@ class Loaded(NamedTuple):
     kernels: tuple[str, ...]
     unknown: tuple[str, ...]
     sources: tuple[str, ...]
-    reserved_bytes: int
 
 
 class _Held:
@@ -51,8 +58,11 @@ class _Held:
 class Loading:
     """A model being loaded on one rank: `layers` in the engine's order."""
 
-    def __init__(self, dtype: str, capability: int, kernel_of: KernelOf) -> None:
+    def __init__(
+        self, dtype: str, capability: int, kernel_of: KernelOf, engine: str = "vllm"
+    ) -> None:
         self._dtype, self._capability, self._kernel_of = dtype, capability, kernel_of
+        self._engine, self._attention = engine, ATTENTION_SCALES_BYTES[engine]
         self._memory = Allocator()
         self._created = self._kept = self._scales = 0
         self._kernels: dict[str, bool] = {}
@@ -72,10 +82,11 @@ class Loading:
         rotary = sum(table.bytes for table in tables)
         asked = self._created + self._kept + rotary + self._scales
         changed = tuple(name for name, known in self._kernels.items() if known)
-        return Loaded(self._kept, rotary, self._scales, self._memory.allocated_bytes - asked,
+        counted = (self._memory.allocated_bytes if self._engine == "vllm"
+                   else self._memory.reserved_bytes)
+        return Loaded(self._kept, rotary, self._scales, counted - asked,
                       changed, tuple(sorted(self._kernels.keys() - set(changed))),
-                      tuple(sorted({_source(name) for name in changed})),
-                      self._memory.reserved_bytes)
+                      tuple(sorted({_source(name, self._engine) for name in changed})))
 
     def _build(
         self, layers: Iterable[RankLayer], tables: tuple[RotaryTable, ...]
@@ -86,8 +97,8 @@ class Loading:
                 for table in left:
                     self._compute(table)
                 left = []
-                self._memory.take_all(ATTENTION_SCALES_BYTES)
-                self._scales += sum(ATTENTION_SCALES_BYTES)
+                self._memory.take_all(self._attention)
+                self._scales += sum(self._attention)
             sizes = [tensor.bytes for tensor in layer.tensors]
             self._created += sum(sizes)
             yield _Held(layer, self._memory.take_all(sizes))
@@ -109,8 +120,9 @@ class Loading:
         kernel = self._kernel_of(held.layer.path)
         if kernel is None:
             return
-        self._kernels.setdefault(kernel, kernel_row(kernel) is not None)
-        kept = kept_tensors(held.layer, weights, kernel, self._dtype, self._capability)
+        row = kernel_row(kernel, self._engine)
+        self._kernels.setdefault(kernel, row is not None)
+        kept = kept_tensors(held.layer, weights, row, self._dtype, self._capability)
         for tensor in kept:
             if not tensor.made_anew:
                 continue
@@ -121,28 +133,31 @@ class Loading:
                 self._kept -= held.layer.tensors[tensor.replaces].bytes
 
 
-def _source(kernel: str) -> str:
-    row = kernel_row(kernel)
+def _source(kernel: str, engine: str) -> str:
+    row = kernel_row(kernel, engine)
     return str(row["source"]) if row else ""
 
 
-def loaded_lines(found: Loaded, tables: tuple[RotaryTable, ...]) -> Iterator[BudgetLine]:
+def loaded_lines(
+    found: Loaded, tables: tuple[RotaryTable, ...], engine: str = "vllm"
+) -> Iterator[BudgetLine]:
     """Yield the lines of what loading adds; the bytes of repacking are negative where more is freed
     than padded."""
+    of = TITLES[engine]
     if found.repacked_bytes:
         yield BudgetLine(
             "kernel repacking", found.repacked_bytes,
             f"{' and '.join(found.kernels)}: what is kept minus what was created",
-            "vllm 0.32.0 " + ", ".join(found.sources), EXACT)
+            f"{of} " + ", ".join(found.sources), EXACT)
     if tables:
         formula = " + ".join(f"{t.rows:,} positions x {t.features} x {t.element_bytes} bytes"
                              for t in tables)
         yield BudgetLine("rotary tables", found.rotary_bytes, formula,
-                         f"vllm 0.32.0 {tables[0].source}", EXACT)
+                         f"{of} {tables[0].source}", EXACT)
     if found.scales_bytes:
-        layers = found.scales_bytes // sum(ATTENTION_SCALES_BYTES)
+        layers = found.scales_bytes // sum(ATTENTION_SCALES_BYTES[engine])
         yield BudgetLine("attention scales", found.scales_bytes,
                          f"{layers} layers x 4 scales x 4 bytes", SCALES_SOURCE, EXACT)
-    yield BudgetLine("allocator rounding", found.rounded_bytes,
-                     "blocks in use minus what was asked for, every allocation in load order",
+    yield BudgetLine("allocator rounding", found.rounded_bytes, f"{COUNTED[engine]} minus what was "
+                     "asked for, every allocation in load order",
                      ALLOCATOR_SOURCE, MODELLED)

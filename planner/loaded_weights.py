@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Note
 from quantplan.dispatch.structure import Structure
-from quantplan.dispatch.trace import Trace
+from quantplan.dispatch.trace import Layer, Trace
 from quantplan.dispatch.weight_format import WeightFormat, read_format
 from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.loaded import Loading, loaded_lines
@@ -20,7 +20,7 @@ from quantplan.tables.errors import NotKnownError
 
 class Loader(NamedTuple):
     """What decides how a checkpoint is loaded: `trace` says which kernels, None where that is not
-    known; `quantized` is as in planner.weights.weigh."""
+    known; `quantized` is as in planner.weights.weigh; `engine` loads it."""
 
     deployment: Deployment
     dtype: str
@@ -28,6 +28,7 @@ class Loader(NamedTuple):
     trace: Trace | None
     quantized: Quantized | None = None
     pp: int = 1
+    engine: str = "vllm"
 
 
 def weigh_loaded(checkpoint: Checkpoint, structure: Structure, loader: Loader) -> Weights:
@@ -85,9 +86,19 @@ def _added(
     tables, notes = _tables(config, structure, loader)
     layers = rank_layers(structure, weights, loader.deployment.tp, loader.dtype, loader.quantized,
                          stage)
-    kernels = {layer.path: layer.kernel for layer in loader.trace.layers} if loader.trace else {}
-    found = Loading(loader.dtype, loader.capability, kernels.get).load(layers, weights, tables)
-    return tuple(loaded_lines(found, tables)), (*notes, *_unknown(found.unknown))
+    kernels = {} if loader.trace is None else {
+        layer.path: _kernel(layer, loader.engine) for layer in loader.trace.layers}
+    found = Loading(loader.dtype, loader.capability, kernels.get, loader.engine).load(
+        layers, weights, tables)
+    return tuple(loaded_lines(found, tables, loader.engine)), (*notes, *_unknown(found.unknown))
+
+
+def _kernel(layer: Layer, engine: str) -> str | None:
+    """Return the name of a layer's row in kept/ENGINE.yaml: in SGLang one operator serves methods
+    that prepare it each their own way."""
+    if engine == "vllm" or layer.kernel is None:
+        return layer.kernel
+    return f"{layer.method}:{layer.kernel}"
 
 
 def _tables(
@@ -95,7 +106,8 @@ def _tables(
 ) -> tuple[tuple[RotaryTable, ...], tuple[Note, ...]]:
     flashinfer = loader.deployment.libs.get("flashinfer", True) is True
     try:
-        return rotary_tables(config, structure, loader.dtype, flashinfer), ()
+        return rotary_tables(config, structure, loader.dtype, flashinfer,
+                             loader.engine), ()
     except NotKnownError as error:
         return (), (Note("rotary-table-not-known", f"not counted: {error.what}", error.hint),)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from quantplan.dispatch.structure import Structure
@@ -36,7 +37,8 @@ class RotaryTable(NamedTuple):
 
 
 def rotary_tables(
-    config: Config, structure: Structure, dtype: str, flashinfer: bool = True
+    config: Config, structure: Structure, dtype: str, flashinfer: bool = True,
+    engine: str = "vllm",
 ) -> tuple[RotaryTable, ...]:
     """Return the tables of a model's language model, in the order in which it builds them.
 
@@ -45,9 +47,16 @@ def rotary_tables(
     """
     if TRANSFORMERS in structure.source or _row("without", structure) or config.get("alibi"):
         return ()
-    found = tuple(_table(kind, rope, config, structure, dtype, flashinfer)
+    found = tuple(_table(_Rope(kind, rope, config, structure), dtype, flashinfer, _rules(engine))
                   for kind, rope in _ropes(config, structure))
     return found * 2 if _row("indexers", structure) else found
+
+
+@cache
+def _rules(engine: str) -> Config:
+    """Return how the engine builds tables, and what models say of theirs."""
+    rules: Config = read_table("rotary/vllm")
+    return rules if engine == "vllm" else {**rules, **read_table(f"rotary/{engine}")}
 
 
 def _row(part: str, structure: Structure) -> Config | None:
@@ -80,24 +89,32 @@ def _ropes(config: Config, structure: Structure) -> Iterator[tuple[str, Config]]
             yield kind, rope
 
 
-def _table(  # noqa: PLR0917 - one rope of one model, each a word
-    kind: str, rope: Config, config: Config, structure: Structure, dtype: str, flashinfer: bool
-) -> RotaryTable:
-    table = read_table("rotary/vllm")
+class _Rope(NamedTuple):
+    """One rope of a model, and the kind of layer that has it."""
+
+    kind: str
+    given: Config
+    config: Config
+    structure: Structure
+
+
+def _table(at: _Rope, dtype: str, flashinfer: bool, rules: Config) -> RotaryTable:
+    rope, structure = at.given, at.structure
     name = str(rope.get("rope_type", rope.get("type", "default")))
-    row = next((row for row in table["types"] if name in row["types"]), None)
+    row = next((row for row in rules["types"] if name in row["types"]), None)
     if row is None:
         raise NotKnownError(f"the rotary table of rope_type {name}",
-                            wanted="one of " + ", ".join(t for r in table["types"]
+                            wanted="one of " + ", ".join(t for r in rules["types"]
                                                          for t in r["types"]))
-    features = _features(kind, name, rope, config, structure)
-    times = (table["mrope"]["factor"] if rope.get("mrope_section")
+    features = _features(at.kind, name, rope, at.config, structure)
+    times = (rules["mrope"]["factor"] if rope.get("mrope_section")
              and not _row("mrope_once", structure) else 1)
     latent = "kv_lora_rank" in structure.sizes and row["rows"] == "original_by_factor"
-    wide = _row("float32", structure) is not None or (
-        latent and flashinfer and features in table["latent_float32"]["head_sizes"])
+    wide = "dtype" in row or _row("float32", structure) is not None or (
+        latent and flashinfer and features in rules["latent_float32"]["head_sizes"])
     element = FLOAT32_BYTES if wide else model_bits(dtype) // 8
-    return RotaryTable(_rows(row["rows"], rope, config) * times, features, element, row["source"])
+    return RotaryTable(_rows(row["rows"], rope, at.config) * times, features, element,
+                       row["source"])
 
 
 def _features(
@@ -128,7 +145,8 @@ def _rows(rule: str, rope: Config, config: Config) -> int:
     factor = float(rope.get("factor", 1.0))
     found = {"max_position": longest, "max_position_by_factor": longest * factor,
              "original_by_factor": original * factor,
-             "original_and_max_position": original + longest}
+             "original_and_max_position": original + longest,
+             "both_and_joined": 2 * (original + longest)}
     return int(found[rule])
 
 

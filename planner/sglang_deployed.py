@@ -22,12 +22,13 @@ from quantplan.dispatch.trace import Refusal, Trace
 from quantplan.planner.budget import ASSUMED_CAPABILITY, EngineRefusal
 from quantplan.planner.deployed import gpu_memory, start_refusal
 from quantplan.planner.lines import MEASURED, MODELLED, BudgetLine, total_bytes
+from quantplan.planner.loaded_weights import Loader, weigh_loaded
 from quantplan.planner.sglang_budget import SglangBudget
 from quantplan.planner.sglang_cells import Attended, Cells, cells
 from quantplan.planner.sglang_context import context_tokens, longer_context
 from quantplan.planner.sglang_pools import GIB, Pools, Refused, Room, pools, token_bytes
 from quantplan.planner.sglang_settings import encoder_cache, memory_facts, settings
-from quantplan.planner.weights import Weights, count_parameters, weigh
+from quantplan.planner.weights import Weights, count_parameters
 from quantplan.tables.errors import EngineRefusalError, NotKnownError
 
 Table = Mapping[str, Any]
@@ -166,8 +167,9 @@ def _weights(asked: Asked) -> Weights:
             "compression_config") is None:
         raise NotKnownError(f"the weight bytes of --quantization {asked_for} in SGLang",
                             hint="`quantplan explain` says what the engine does with it.")
-    return weigh(checkpoint, asked.weighed, tp=asked.deployment.tp, dtype=asked.trace.dtype,
-                 quantized=_quantized(checkpoint, asked.trace))
+    loader = Loader(asked.deployment, asked.trace.dtype, asked.device.capability, asked.trace,
+                    _quantized(checkpoint, asked.trace), engine=ENGINE)
+    return weigh_loaded(checkpoint, asked.weighed, loader)
 
 
 def _quantized(checkpoint: Checkpoint, trace: Trace) -> Callable[[str, int], bool] | None:

@@ -15,7 +15,9 @@ ROTARY_DOCUMENT: Row = {
         "types": Field("list", "values of rope_type", of=Field("text", "a type")),
         "rows": Field("text", "which positions", choices=(
             "max_position", "max_position_by_factor", "original_by_factor",
-            "original_and_max_position")),
+            "original_and_max_position", "both_and_joined")),
+        "dtype": Field("text", "of the table where it is not the serving dtype", required=False,
+                       choices=("F32",)),
         "source": SOURCE,
     }),
     "mrope": Field("row", "ropes with mrope_section", of={
@@ -23,25 +25,27 @@ ROTARY_DOCUMENT: Row = {
     "latent_float32": Field("row", "yarn of latent attention: in float32 where FlashInfer can be "
                             "used", of={
                                 "head_sizes": Field("list", "for these", of=Field("int", "size")),
-                                "source": SOURCE}),
+                                "source": SOURCE}, required=False),
     "mrope_once": Field("list", "classes that build theirs for as many positions as others", of={
-        "architectures": ARCHITECTURES, "source": SOURCE}),
+        "architectures": ARCHITECTURES, "source": SOURCE}, required=False),
     "without": Field("list", "classes without a rope", of={
-        "architectures": ARCHITECTURES, "because": Field("text", "how they know positions")}),
+        "architectures": ARCHITECTURES, "because": Field("text", "how they know positions")},
+        required=False),
     "float32": Field("list", "classes whose table is in float32", of={
-        "architectures": ARCHITECTURES, "source": SOURCE}),
+        "architectures": ARCHITECTURES, "source": SOURCE}, required=False),
     "shares": Field("list", "classes that rotate a part of a head where the config says none", of={
         "architectures": ARCHITECTURES, "of": Field("int", "the part: 1 of how many"),
-        "source": SOURCE}),
+        "source": SOURCE}, required=False),
     "indexers": Field("list", "classes whose indexer has a table of its own", of={
-        "architectures": ARCHITECTURES, "source": SOURCE}),
+        "architectures": ARCHITECTURES, "source": SOURCE}, required=False),
     "sliding": Field("list", "models whose sliding layers have a plain rope of their own", of={
         "model_types": MODEL_TYPES, "kind": Field("text", "which rope", choices=("plain",)),
-        "source": SOURCE}),
+        "source": SOURCE}, required=False),
     "full_head_dim": Field("row", "where the heads of full attention have another size", of={
-        "field": Field("text", "the config's field"), "source": SOURCE}),
+        "field": Field("text", "the config's field"), "source": SOURCE}, required=False),
     "positions": Field("list", "max_position_embeddings where config.json says none", of={
-        "model_types": MODEL_TYPES, "number": Field("int", "positions"), "source": SOURCE}),
+        "model_types": MODEL_TYPES, "number": Field("int", "positions"), "source": SOURCE},
+        required=False),
 }
 
 KEPT_SIZES = (

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_models import model
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.formats import as_format
 from quantplan.dispatch.gpu import capability_gpu
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.weight_format import read_format
-from quantplan.planner.kept import kept_tensors, marlin_tiles
+from quantplan.planner.kept import kept_tensors, kernel_row, marlin_tiles
 from quantplan.planner.parameters import RankLayer, rank_layers
 from quantplan.tables.engine_loading import load_engine
 
@@ -40,7 +41,8 @@ def kept(layer: RankLayer, checkpoint: Checkpoint, trace: Any, capability: int) 
     if weights is None or not layer.quantized or kernel is None:
         return [tensor.bytes for tensor in layer.tensors]
     return [tensor.bytes for tensor in
-            kept_tensors(layer, weights, kernel, trace.dtype, capability) if tensor.bytes]
+            kept_tensors(layer, weights, kernel_row(kernel), trace.dtype, capability)
+            if tensor.bytes]
 
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: f"{row['format']}-{row['capability']}-"
@@ -66,3 +68,28 @@ def test_created_and_kept_to_the_byte(row: dict[str, Any]) -> None:
 ])
 def test_marlins_tiles(n: int, k: int, group: int, tiles: tuple[int, int]) -> None:
     assert marlin_tiles(n, k, group) == tiles
+
+
+@pytest.mark.parametrize("form, gpu, line_bytes", [
+    ("fp8", "80", 43008 * 2 - 7 * 4 - 7 * 4),
+    ("fp8", "90", 43008 * 4 - 7 * 4 - 3 * 4),
+    ("awq", "90", 0), ("w8a8", "90", 0), ("fp8-block", "90", 0),
+])
+def test_what_sglang_keeps_of_a_layer(form: str, gpu: str, line_bytes: int) -> None:
+    """sglang 0.5.22: a scale per output, in the serving dtype for Marlin
+    (marlin_utils_fp8.py:prepare_fp8_layer_for_marlin), else float32 (fp8_utils.py:
+    convert_to_channelwise), in place of one per checkpoint module, and one
+    activation scale or none; others keep their sizes. 43,008 are the outputs of a layer."""
+    checkpoint = as_format(model("llama-3.1-8b"), form)
+    trace = resolve(checkpoint, load_engine("sglang"), capability_gpu(gpu), Deployment())
+    rows = {layer.path: kernel_row(f"{layer.method}:{layer.kernel}", "sglang")
+            for layer in trace.layers if layer.path.startswith("model.layers.0.") and layer.kernel}
+    layers = rank_layers(model_structure(checkpoint), read_format(checkpoint.served_config), 1,
+                         trace.dtype)
+    weights = read_format(checkpoint.served_config)
+    assert weights is not None
+    grown = sum(
+        tensor.bytes - layer.tensors[tensor.replaces or 0].bytes
+        for layer in layers if layer.layer == 0 and layer.quantized
+        for tensor in kept_tensors(layer, weights, rows[layer.path], trace.dtype, int(gpu)))
+    assert grown == line_bytes

@@ -53,3 +53,18 @@ def test_a_float32_model_has_a_float32_table() -> None:
 def test_an_unknown_rope_is_named() -> None:
     with pytest.raises(NotKnownError, match="rope_type spiral"):
         tables(model("llama-3.1-8b", rope_scaling={"rope_type": "spiral"}))
+
+
+# sglang 0.5.22 layers/rotary_embedding/base.py: float32 on CUDA; mrope.py: as many positions;
+# rope_variant.py: dynamic has factor times as many, longrope a short, a long and a joined table.
+@pytest.mark.parametrize("scaling, rows, element", [
+    (None, 131072, 4), ({"rope_type": "default", "mrope_section": [16, 24, 24]}, 131072, 4),
+    ({"rope_type": "dynamic", "factor": 4.0}, 4 * 131072, 4),
+    ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072, 4),
+    ({"type": "longrope", "original_max_position_embeddings": 4096}, 2 * 135168, 2),
+])
+def test_sglang_keeps_float32(scaling: dict[str, Any] | None, rows: int, element: int) -> None:
+    checkpoint = model("llama-3.1-8b", rope_scaling=scaling)
+    (found,) = rotary_tables(checkpoint.text_config, model_structure(checkpoint), "bfloat16",
+                             engine="sglang")
+    assert found.bytes == rows * 128 * element
