@@ -148,11 +148,15 @@ class Deployment(NamedTuple):
                 else f"--linear-backend {self.linear_backend}")
 
 
+AUTO_LENGTH = -1
+"""--max-model-len that asks the engine for the longest context that fits
+(vllm 0.32.0 utils/argparse_utils.py:human_readable_int_or_auto)."""
+
+
 class MemoryFlags(NamedTuple):
     """The engine's flags that change memory and not selection; None where the engine decides.
 
-    `max_model_len` -1 asks the engine for the longest context that fits
-    (vllm config/model.py:ModelConfig.max_model_len). From `mem_fraction_static` on they are
+    `max_model_len` may be AUTO_LENGTH. From `mem_fraction_static` on they are
     SGLang's (arg_groups/fields/schedule.py).
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags, Note
+from quantplan.dispatch.facts import AUTO_LENGTH, Checkpoint, Deployment, Gpu, MemoryFlags, Note
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Trace
 from quantplan.planner.experts import placed
@@ -27,6 +27,10 @@ ASSUMED_CAPABILITY = 90
 decides the same."""
 
 
+KV_CACHE = "KV cache"
+"""The stage that refuses requests for which the KV cache is too small."""
+
+
 class EngineRefusal(NamedTuple):
     """Why the engine does not start with this deployment, whatever fits."""
 
@@ -34,6 +38,11 @@ class EngineRefusal(NamedTuple):
     stage: str
     message: str
     hint: str | None
+
+    @property
+    def is_too_long(self) -> bool:
+        """Return whether only the length of a request is refused: a shorter one starts."""
+        return self.stage == KV_CACHE and self.hint is not None
 
     def line(self) -> str:
         """Return it in one line."""
@@ -114,7 +123,7 @@ class Budget(NamedTuple):
     @property
     def max_model_len(self) -> int:
         """Return the longest request: as given, the model's own, or what fits under `auto`."""
-        if self.flags.max_model_len == -1:
+        if self.flags.max_model_len == AUTO_LENGTH:
             return max(1, self.largest_context)
         return self.serving.max_model_len
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags, Note
+from quantplan.dispatch.facts import AUTO_LENGTH, Checkpoint, Deployment, Gpu, MemoryFlags, Note
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.trace import Refusal, Trace
@@ -15,6 +15,7 @@ from quantplan.dispatch.vllm.kv_cache import check_kv_flag
 from quantplan.dispatch.vllm.quant_config import quantization_config
 from quantplan.planner.budget import (
     ASSUMED_CAPABILITY,
+    KV_CACHE,
     Budget,
     EngineRefusal,
     make_budget,
@@ -31,6 +32,10 @@ ONLINE_FORMATS = {"fp8": "fp8-dynamic", "fp8_per_tensor": "fp8-dynamic",
 GPU_INDEPENDENT = ("method name", "config fields", "activation dtype", "shapes under TP",
                    "weight loading")
 """Stages whose refusal holds on every GPU."""
+
+NOT_ONE_TOKEN = ("Cannot auto-fit max_model_len: not enough GPU memory available to serve even a "
+                 "single token. Try increasing `gpu_memory_utilization`.")
+"""vllm 0.32.0 v1/core/kv_cache_utils.py:_auto_fit_max_model_len."""
 
 
 def deployed_budget(
@@ -64,8 +69,9 @@ def deployed_budget(
         if refusal:
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
         raise
-    return found._replace(refusal=refusal or _occupied(found, device, gpu_mem), notes=(
-        *left_out, *found.notes, *gap, *_context(found), *_own_rules(found, table["version"])))
+    return found._replace(
+        refusal=refusal or _occupied(found, device, gpu_mem) or _short_cache(found),
+        notes=(*left_out, *found.notes, *gap, *_own_rules(found, table["version"])))
 
 
 def _own_rules(found: Budget, kernels: str) -> Iterator[Note]:
@@ -121,15 +127,18 @@ def start_refusal(trace: Trace | None, gpu: Gpu | None) -> EngineRefusal | None:
     return next((r for r in found if gpu is not None or r.stage in GPU_INDEPENDENT), None)
 
 
-def _context(found: Budget) -> Iterator[Note]:
-    """Say when one request of the model's full length does not fit: the engine refuses that
-    (vllm v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory)."""
-    largest, wanted = found.largest_context, found.max_model_len
-    if found.fits and largest < wanted:
-        yield Note("context-does-not-fit",
-                   f"one request of the model's full {wanted:,} tokens does not fit; the engine "
-                   "does not start with that --max-model-len, its default",
-                   f"Pass --max-model-len {largest} or less.")
+def _short_cache(found: Budget) -> EngineRefusal | None:
+    """Return the engine's refusal where one request of the longest length does not fit the KV cache
+    (vllm v1/core/kv_cache_utils.py:get_kv_cache_configs); None too where the GPU is full before."""
+    if found.flags.kv_cache_memory_bytes is None and (
+            found.weights.bytes + found.overhead_bytes > found.memory.bytes):
+        return None
+    largest, engine = found.largest_context, f"vllm {found.version}"
+    if found.flags.max_model_len == AUTO_LENGTH:
+        return None if largest else EngineRefusal(engine, KV_CACHE, NOT_ONE_TOKEN, None)
+    words = found.kv.refusal(found.kv_bytes, found.max_model_len)
+    shorter = f"Pass --max-model-len {largest} or less, or auto." if largest else None
+    return EngineRefusal(engine, KV_CACHE, words, shorter) if words else None
 
 
 def gpu_memory(gpu: Gpu | None, gpu_mem: str | int | None) -> tuple[int, str, str]:

@@ -26,7 +26,8 @@ class Lever(NamedTuple):
 
 def levers(question: MemoryQuestion) -> tuple[Lever, ...]:
     """Return the changes that gain tokens over the question's own answer, the most first; those
-    that the engine refuses, that change nothing or whose memory is not known are left out.
+    that the engine refuses for more than the length of a request, that change nothing or whose
+    memory is not known are left out.
 
     Raises what the budget raises.
     """
@@ -43,7 +44,7 @@ def _levers(question: MemoryQuestion, today: int, per_token: float) -> Iterator[
         if row["engine"] != engine or not _narrows(question, row["changes"]):
             continue
         found = attempt(question, row["changes"])
-        if found.starts and found.budget is not None:
+        if found.starts_shorter and found.budget is not None:
             gained = found.budget.kv_tokens - today
             yield Lever(row["id"], row["flag"], row["costs"], found.budget.kv_tokens, gained,
                         round(gained * per_token))

@@ -9,7 +9,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags
 from quantplan.tables.errors import QuantplanError
 
 if TYPE_CHECKING:
-    from quantplan.planner.budget import Budget
+    from quantplan.planner.budget import Budget, EngineRefusal
     from quantplan.planner.sglang_budget import SglangBudget
 
 AS_FORMAT = "as_format"
@@ -84,6 +84,13 @@ class Attempt(NamedTuple):
         """Return whether the engine starts with room for KV cache."""
         return self.budget is not None and self.budget.fits and self.problem is None
 
+    @property
+    def starts_shorter(self) -> bool:
+        """Return whether the engine starts, be it with shorter requests than the model's own."""
+        found = self.budget
+        return self.starts or (found is not None and found.fits and found.refusal is not None
+                               and found.refusal.is_too_long)
+
 
 def attempt(question: MemoryQuestion, changes: Mapping[str, Any]) -> Attempt:
     """Return the answer with `changes`, or what keeps the engine from it."""
@@ -93,4 +100,9 @@ def attempt(question: MemoryQuestion, changes: Mapping[str, Any]) -> Attempt:
         found = asked.budget()
     except QuantplanError as error:
         return Attempt(asked, None, str(error))
-    return Attempt(asked, found, found.refusal.line() if found.refusal else None)
+    return Attempt(asked, found, _problem(found.refusal) if found.refusal else None)
+
+
+def _problem(refusal: EngineRefusal) -> str:
+    """Return a refusal in a line, of too long requests only what starts."""
+    return str(refusal.hint) if refusal.is_too_long else refusal.line()

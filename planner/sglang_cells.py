@@ -69,7 +69,7 @@ def cells(structure: Structure, at: Attended) -> Cells:
 def _check_known(structure: Structure, at: Attended) -> None:
     for row in at.rules["not_known"]:
         if structure.architecture in row["architectures"]:
-            raise NotKnownError(f"SGLang's {row['what']} ({structure.architecture})",
+            raise NotKnownError(f"SGLang's budget: {row['what']} ({structure.architecture})",
                                 hint="`quantplan explain` answers for its kernels.")
     if at.kv_dtype == FP4 and not at.facts["model.mla"]:
         raise NotKnownError(f"SGLang's bytes per token of --kv-cache-dtype {at.kv_asked}",

@@ -50,6 +50,7 @@ class Asked(NamedTuple):
     attention: Attention
     facts: Mapping[str, Any]
     trace: Trace
+    kv_dtype: str
 
 
 def sglang_budget(
@@ -72,11 +73,16 @@ def sglang_budget(
         attention = server_attention(table, checkpoint, device, deployment)
     except Refusal as error:
         raise EngineRefusalError(refusal.line() if refusal else str(error)) from None
-    structure = built(checkpoint, model_row(table, checkpoint))
+    row = model_row(table, checkpoint)
+    if not row:
+        raise EngineRefusalError(refusal.line(), hint=refusal.hint) if refusal else (
+            NotKnownError("SGLang's pools of a model without a class of its own"))
+    structure = built(checkpoint, row)
     asked = Asked(
         table["memory"], checkpoint, structure, _weighed(checkpoint, structure), deployment, flags,
         device, BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", source, kind),
-        attention, memory_facts(attention.facts, checkpoint, flags), trace)
+        attention, memory_facts(attention.facts, checkpoint, flags), trace,
+        _kv_dtype(table, trace))
     mib = device.memory_mib if gpu_mem is None and device.memory_mib else memory_bytes >> 20
     found = _filled(asked, mib, _weights(asked))
     return found._replace(refusal=refusal or found.refusal,
@@ -89,7 +95,7 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
     tp, config = asked.deployment.tp, asked.checkpoint.text_config
     served = settings(rules, asked.facts, asked.checkpoint, flags, memory_mib=memory_mib, tp=tp)
     held = cells(asked.structure, Attended(
-        rules, asked.facts, config, _kv_dtype(asked.trace), asked.attention.kv_dtype, tp))
+        rules, asked.facts, config, asked.kv_dtype, asked.attention.kv_dtype, tp))
     derived = context_tokens(rules, config)
     before = tuple(_measured(asked, "runtime", "ranks"))
     loading = tuple(_measured(asked, "loading"))
@@ -111,10 +117,12 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
         refusal=_refusal(asked.trace, refused))
 
 
-def _kv_dtype(trace: Trace) -> str:
-    """Return the dtype of the cache, 16 bits where the engine ends before it decides."""
+def _kv_dtype(table: Table, trace: Trace) -> str:
+    """Return the dtype of the cache: as asked for, else 16 bits, where the engine ends before it
+    decides."""
     known = (trace.kv_cache["resolved"], trace.dtype, "bfloat16")
-    return str(next(name for name in known if name not in (None, "auto")))
+    name = str(next(name for name in known if name not in (None, "auto")))
+    return str(table["kv_dtypes"].get(name, name))
 
 
 def _measured(asked: Asked, *ids: str) -> Iterator[BudgetLine]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quantplan.dispatch.facts import MemoryFlags
+from quantplan.dispatch.facts import AUTO_LENGTH, MemoryFlags
 from quantplan.tables.errors import UsageError
 
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -27,9 +27,6 @@ OTHERS: Mapping[str, Mapping[str, str | None]] = {
                "dcp": None, "speculative_config": None, "limit_mm_per_prompt": None}}
 """Engine -> memory flags that it does not have -> what it has in their place."""
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
-AUTO_LENGTH = -1
-"""--max-model-len that asks the engine for the longest context that fits
-(vllm 0.32.0 utils/argparse_utils.py:human_readable_int_or_auto)."""
 _FORM = re.compile(r"([0-9]{1,15})(\.[0-9]{1,15})?([kKmMgGtT]?)")
 
 

@@ -39,10 +39,14 @@ def _verdict(budget: Budget) -> str:
         return (f"{subject} does not fit {share} with vLLM {budget.version}: "
                 f"{gib(budget.missing_bytes)} GiB are missing for {_least(budget)}.")
     most = "at most " if budget.is_upper_bound else ""
-    return (f"{subject} fits {share} with vLLM {budget.version}: {most}{gib(budget.kv_bytes)} GiB "
-            f"of KV cache, {budget.kv_tokens:,} tokens, {budget.max_concurrency:.2f} requests of "
-            f"{budget.max_model_len:,} tokens; the largest --max-model-len is "
-            f"{budget.largest_context:,}.")
+    shorter = budget.refusal is not None and budget.refusal.is_too_long
+    return (f"{subject} fits {share} with vLLM {budget.version}{SHORTER if shorter else ''}: "
+            f"{most}{gib(budget.kv_bytes)} GiB of KV cache, {budget.kv_tokens:,} tokens, "
+            f"{budget.max_concurrency:.2f} requests of {budget.max_model_len:,} tokens; the "
+            f"largest --max-model-len is {budget.largest_context:,}.")
+
+
+SHORTER = ", but not with requests of the model's own length"
 
 
 def _least(budget: Budget) -> str:

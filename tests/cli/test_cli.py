@@ -202,8 +202,20 @@ def test_the_help_s_own_names_work() -> None:
 @pytest.mark.parametrize("size, code", [("24GiB", 0), ("24 GiB", 0), ("24gb", 0), ("24576MiB", 0),
                                         ("25769803776", 0), ("8GiB", 1)])
 def test_budget_s_exit_code_and_sizes(size: str, code: int) -> None:
-    result = run("budget", "llama-3.1-8b", "--gpu-mem", size)
+    result = run("budget", "llama-3.1-8b", "--gpu-mem", size, "--max-model-len", "auto")
     assert result.exit_code == code
+
+
+@pytest.mark.parametrize("flags, code", [((), 1), (("--max-model-len", "46304"), 0),
+                                         (("--max-model-len", "46305"), 1)])
+def test_a_request_that_the_kv_cache_does_not_hold_is_refused(
+    flags: tuple[str, ...], code: int
+) -> None:
+    """vllm 0.32.0 v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory raises."""
+    result = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", *flags)
+    assert result.exit_code == code
+    assert result.output.startswith("vllm 0.32.0 does not start (KV cache): To serve at least one "
+                                    "request with the model's max seq len (") == bool(code)
 
 
 def test_budget_as_json_is_what_python_says() -> None:
@@ -308,6 +320,6 @@ def test_budgets_of_both_engines_one_after_the_other() -> None:
 def test_a_budget_of_a_named_engine_version() -> None:
     wanted = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB")
     asked = run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--engine", "vllm@0.32.0")
-    assert (asked.exit_code, asked.output) == (0, wanted.output)
+    assert (asked.exit_code, asked.output) == (1, wanted.output)
     with pytest.raises(NotKnownError, match=r"no table for vllm 0\.1"):
         run("budget", "llama-3.1-8b", "--gpu-mem", "24GiB", "--engine", "vllm@0.1")

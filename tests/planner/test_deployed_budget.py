@@ -166,41 +166,63 @@ def test_an_engine_answer_that_is_not_known_is_a_note(monkeypatch: pytest.Monkey
     assert known.notes == ()
 
 
-# One request of the model's full length.
+# One request of the longest length.
 
 
-def told(config: dict[str, Any], gpu_mem: str) -> list[Note]:
-    return [note for note in budget(config, gpu_mem=gpu_mem).notes
-            if note.id == "context-does-not-fit"]
+def refused(config: dict[str, Any], gpu_mem: str, **options: Any) -> EngineRefusal | None:
+    return budget(config, gpu_mem=gpu_mem, **options).refusal
 
 
 def test_a_context_that_does_not_fit() -> None:
     """v1/core/kv_cache_utils.py:_check_enough_kv_cache_memory; 46,320 tokens fit 24 GiB
-    (test_budget.py), one block of them is never used."""
-    assert told(LLAMA_8B, "24GiB") == [Note(
-        "context-does-not-fit",
-        "one request of the model's full 131,072 tokens does not fit; the engine does not start "
-        "with that --max-model-len, its default", "Pass --max-model-len 46304 or less.")]
+    (test_budget.py), one block of them is never used; a token takes 128 KiB."""
+    assert refused(LLAMA_8B, "24GiB") == EngineRefusal(
+        ENGINE, "KV cache", "To serve at least one request with the model's max seq len (131072), "
+        "(16.0 GiB KV cache is needed, which is larger than the available KV cache memory (5.65 "
+        "GiB). Based on the available memory, the estimated maximum model length is 46304.",
+        "Pass --max-model-len 46304 or less, or auto.")
 
 
 @pytest.mark.parametrize("changes, gpu_mem", [
     ({}, "48GiB"), ({"max_position_embeddings": 32768}, "24GiB"),
     ({"max_position_embeddings": 46464}, "24GiB"), ({"sliding_window": 4096}, "24GiB"),
-    ({}, "16GiB")])
+    ({}, "14GiB")])
 def test_a_context_that_fits_or_is_not_known_to_fail(
     changes: dict[str, Any], gpu_mem: str
 ) -> None:
-    """A window needs fewer tokens than the context; weights that do not fit are told instead."""
-    assert told({**LLAMA_8B, **changes}, gpu_mem) == []
+    """A window needs fewer tokens than the context; what a GPU has no room for at all ends before
+    there is a KV cache."""
+    assert refused({**LLAMA_8B, **changes}, gpu_mem) is None
+
+
+def test_a_share_without_room_for_a_block() -> None:
+    found = refused(LLAMA_8B, "24GiB", gpu_memory_utilization=0.65)
+    assert found == EngineRefusal(ENGINE, "KV cache",
+                                  "No available memory for the cache blocks.", None)
+    auto = refused(LLAMA_8B, "24GiB", gpu_memory_utilization=0.65, max_model_len="auto")
+    assert auto is not None
+    assert auto.message.startswith("Cannot auto-fit max_model_len: not enough GPU memory")
+
+
+def test_auto_takes_the_longest_request_that_fits() -> None:
+    """v1/core/kv_cache_utils.py:_auto_fit_max_model_len."""
+    found = budget(LLAMA_8B, gpu_mem="24GiB", max_model_len="auto")
+    assert (found.refusal, found.max_model_len) == (None, 46304)
 
 
 def test_the_length_in_the_hint_is_enough() -> None:
-    (note,) = told(LLAMA_8B, "24GiB")
-    assert note.hint is not None
-    length = int(note.hint.split()[2])
-    assert told({**LLAMA_8B, "max_position_embeddings": length}, "24GiB") == []
-    one_more = {**LLAMA_8B, "max_position_embeddings": 46561}
-    assert len(told(one_more, "24GiB")) == 1
+    found = refused(LLAMA_8B, "24GiB")
+    assert found is not None
+    assert found.hint is not None
+    length = int(found.hint.split()[2])
+    assert refused(LLAMA_8B, "24GiB", max_model_len=length) is None
+    assert refused(LLAMA_8B, "24GiB", max_model_len=length + 1) is not None
+
+
+def test_a_cache_of_a_given_size_is_checked_too() -> None:
+    """One request of 131,072 tokens takes 16 GiB and a block of 2 MiB is never used."""
+    assert refused(LLAMA_8B, "80GiB", kv_cache_memory_bytes=2**34) is not None
+    assert refused(LLAMA_8B, "80GiB", kv_cache_memory_bytes=2**34 + 2**21) is None
 
 
 # ModelOpt's own file.

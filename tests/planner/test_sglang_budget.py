@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from quantplan.planner.sglang_budget import SglangBudget
 from quantplan.reports.startup_log import parse_log
-from quantplan.tables.errors import NotKnownError, UsageError
+from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
 
 from quantplan import budget, check_budget, reports
 
@@ -126,3 +126,25 @@ def test_values_that_are_none(options: dict[str, Any]) -> None:
 def test_weights_that_are_not_known(options: dict[str, Any], words: str) -> None:
     with pytest.raises(NotKnownError, match=words):
         of(**options)
+
+
+NO_SUCH_TYPE = {"architectures": ["MiniMaxM3ForCausalLM"], "model_type": "minimax_m3",
+                "torch_dtype": "bfloat16", "hidden_size": 64, "num_attention_heads": 4}
+
+
+def test_a_class_that_the_engine_lacks_is_its_own_refusal() -> None:
+    """utils/hf_transformers/config.py:get_config: AutoConfig knows no such model type."""
+    with pytest.raises(EngineRefusalError) as raised:
+        of(NO_SUCH_TYPE)
+    assert "has model type `minimax_m3` but Transformers does not recognize" in str(raised.value)
+
+
+def test_the_kv_dtype_of_a_start_that_ends_before_it_is_read() -> None:
+    """MiMo-7B-Base's model type "mimo" is not in that Transformers; 36 layers x 8 KV heads x 2 x
+    128 values of one byte (server_args.py: fp8_e4m3 is torch.float8_e4m3fn)."""
+    found = of({"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "hidden_size": 4096,
+                "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 36,
+                "intermediate_size": 11008, "vocab_size": 151680, "torch_dtype": "bfloat16",
+                "max_position_embeddings": 32768}, kv_cache_dtype="fp8_e4m3")
+    assert found.refusal is not None
+    assert found.bytes_per_token == 36 * 8 * 2 * 128
