@@ -106,3 +106,15 @@ def test_heads_that_three_ranks_do_not_divide(architecture: str, message: str) -
     """models/gpt_j.py:GPTJAttention builds its layers first, models/minicpm3.py:MiniCPM3Attention
     asserts first."""
     assert ended(asked(architecture, tp=3)) == ("AssertionError", message)
+
+
+@pytest.mark.parametrize("architecture, dtype", [
+    ("LagunaForCausalLM", "bfloat16"), ("LightOnOCRForConditionalGeneration", "bfloat16"),
+    ("LlamaForCausalLM", "float8_e4m3fn")])
+def test_a_model_without_its_config_class_does_not_say_that_its_cache_is_fp8(
+    architecture: str, dtype: str
+) -> None:
+    """mem_cache/kv_cache_dtype.py:configure_kv_cache_dtype asks model.quant_config."""
+    quant = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8",
+             "exclude_modules": ["lm_head"]}
+    assert asked(architecture, quant=quant)["kv_cache"]["resolved"] == dtype
