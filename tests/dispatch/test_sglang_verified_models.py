@@ -118,3 +118,21 @@ def test_a_model_without_its_config_class_does_not_say_that_its_cache_is_fp8(
     quant = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8",
              "exclude_modules": ["lm_head"]}
     assert asked(architecture, quant=quant)["kv_cache"]["resolved"] == dtype
+
+
+@pytest.mark.parametrize("architecture", [
+    "DeepseekV2ForCausalLM", "KimiK25ForConditionalGeneration"])
+def test_shared_experts_of_their_own_under_w8a8_fp8(architecture: str) -> None:
+    """models/deepseek_v2.py:DeepseekV2MoE."""
+    found = asked(architecture, quant=W8A8, quantization="w8a8_fp8")
+    assert ended(found) == (
+        "AttributeError", "'W8A8Fp8LinearMethod' object has no attribute 'quant_config'")
+
+
+W8A8 = {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+        "config_groups": {"group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True,
+                        "dynamic": False},
+            "input_activations": {"num_bits": 8, "type": "float", "strategy": "token",
+                                  "symmetric": True, "dynamic": True}}}}
