@@ -211,7 +211,8 @@ def make_budget(
     served = serving(rules, checkpoint, structure, deployment=deployment, flags=flags, gpu=device,
                      memory_bytes=memory_bytes)
     spread = placed(structure, deployment, trace, checkpoint.served_config)
-    loader = Loader(deployment, dtype, device.capability, trace, quantized, flags.pp)
+    loader = Loader(deployment, dtype, device.capability, trace, quantized, flags.pp,
+                    version=rules.version)
     weights = weigh_loaded(checkpoint, spread, loader)
     lines = overhead_lines(structure, trace, served, deployment=deployment, flags=flags,
                            gpu=device, dtype=dtype)

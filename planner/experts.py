@@ -17,11 +17,20 @@ from quantplan.tables.load import read_table
 
 
 class Alignment(NamedTuple):
-    """What a backend rounds the sizes of one rank's experts up to."""
+    """What a backend rounds the sizes of one rank's experts up to; `ungated` and `narrow` are of
+    the intermediate size of experts without a gate, and of hidden sizes that 128 does not divide,
+    where those are others."""
 
     intermediate: int = 1
     hidden: int = 1
     whole_groups: bool = False
+    ungated: int | None = None
+    narrow: int | None = None
+
+    def of(self, hidden: int, gated: bool) -> int:
+        """Return what the intermediate size of such experts is rounded up to."""
+        other = (self.ungated if not gated else None) or (self.narrow if hidden % 128 else None)
+        return other or self.intermediate
 
 
 class Spread(NamedTuple):
@@ -97,7 +106,7 @@ def in_groups(spread: Spread, group: int) -> Spread:
     if not rounded.whole_groups or group < 1:
         return spread
     whole = lcm(rounded.intermediate, group)
-    return spread._replace(alignment=Alignment(whole, rounded.hidden))
+    return spread._replace(alignment=rounded._replace(intermediate=whole, whole_groups=False))
 
 
 def is_whole(module: Module) -> bool:
@@ -109,9 +118,10 @@ def _stacks(module: Module, spread: Spread) -> list[Module]:
     facts, rounded = module.facts, spread.alignment
     if facts["intermediate"] % spread.cut:
         raise uneven(module.path, spread.cut, str(facts["intermediate"]))
-    inner = _up(facts["intermediate"] // spread.cut, rounded.intermediate)
+    gated = bool(facts.get("gated", True))
+    inner = _up(facts["intermediate"] // spread.cut, rounded.of(facts["hidden"], gated))
     outer = _up(facts["hidden"], rounded.hidden)
-    first = [Leaf(name, inner, outer) for name in FIRST[:2 if facts.get("gated", True) else 1]]
+    first = [Leaf(name, inner, outer) for name in FIRST[:2 if gated else 1]]
     more = {**facts, COPIES: _up(facts["experts"], spread.ranks) // spread.ranks}
     return [module._replace(leaves=tuple(leaves), bias=bool(facts.get("bias")), facts=more)
             for leaves in (first, [Leaf("w2", outer, inner)])]

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from quantplan.dispatch.weight_format import WeightFormat
 from quantplan.planner.allocator import Allocator, Block
-from quantplan.planner.kept import kept_tensors, kernel_row
+from quantplan.planner.kept import Served, kept_tensors, kernel_row
 from quantplan.planner.lines import EXACT, MODELLED, BudgetLine
 from quantplan.planner.parameters import RankLayer
 from quantplan.planner.rotary import RotaryTable
 
 KernelOf = Callable[[str], "str | None"]
-"""Path of a layer -> the class of its kernel, None where it has none."""
+"""Path of a layer -> its kernel as in planner.kept.kernel_row, None where it has none."""
 ATTENTION_SCALES_BYTES = {"vllm": (4, 4, 4, 4), "sglang": ()}
 """Of q, k, v and the probabilities, in float32 (vllm 0.32.0
 model_executor/layers/attention/attention.py:set_default_quant_scales); SGLang's RadixAttention has
@@ -58,11 +58,9 @@ class _Held:
 class Loading:
     """A model being loaded on one rank: `layers` in the engine's order."""
 
-    def __init__(
-        self, dtype: str, capability: int, kernel_of: KernelOf, engine: str = "vllm"
-    ) -> None:
-        self._dtype, self._capability, self._kernel_of = dtype, capability, kernel_of
-        self._engine, self._attention = engine, ATTENTION_SCALES_BYTES[engine]
+    def __init__(self, served: Served, kernel_of: KernelOf) -> None:
+        self._served, self._kernel_of = served, kernel_of
+        self._attention = ATTENTION_SCALES_BYTES[served.engine]
         self._memory = Allocator()
         self._created = self._kept = self._scales = 0
         self._kernels: dict[str, bool] = {}
@@ -75,18 +73,17 @@ class Loading:
         held = list(self._build(layers, tables))
         self._memory.empty_cache()
         for layer in held:
-            if weights is not None and layer.layer.quantized and (
-                    layer.layer.module.kind != "experts"):
+            if weights is not None and layer.layer.quantized:
                 self._prepare(layer, weights)
         self._memory.empty_cache()
         rotary = sum(table.bytes for table in tables)
         asked = self._created + self._kept + rotary + self._scales
         changed = tuple(name for name, known in self._kernels.items() if known)
-        counted = (self._memory.allocated_bytes if self._engine == "vllm"
+        counted = (self._memory.allocated_bytes if self._served.engine == "vllm"
                    else self._memory.reserved_bytes)
         return Loaded(self._kept, rotary, self._scales, counted - asked,
                       changed, tuple(sorted(self._kernels.keys() - set(changed))),
-                      tuple(sorted({_source(name, self._engine) for name in changed})))
+                      tuple(sorted({_source(name, self._served.engine) for name in changed})))
 
     def _build(
         self, layers: Iterable[RankLayer], tables: tuple[RotaryTable, ...]
@@ -120,9 +117,9 @@ class Loading:
         kernel = self._kernel_of(held.layer.path)
         if kernel is None:
             return
-        row = kernel_row(kernel, self._engine)
+        row = kernel_row(kernel, self._served.engine)
         self._kernels.setdefault(kernel, row is not None)
-        kept = kept_tensors(held.layer, weights, row, self._dtype, self._capability)
+        kept = kept_tensors(held.layer, weights, row, self._served)
         for tensor in kept:
             if not tensor.made_anew:
                 continue

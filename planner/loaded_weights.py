@@ -9,6 +9,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment, Note
 from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Layer, Trace
 from quantplan.dispatch.weight_format import WeightFormat, read_format
+from quantplan.planner.kept import Served
 from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.loaded import Loading, loaded_lines
 from quantplan.planner.parameters import rank_layers
@@ -20,7 +21,8 @@ from quantplan.tables.errors import NotKnownError
 
 class Loader(NamedTuple):
     """What decides how a checkpoint is loaded: `trace` says which kernels, None where that is not
-    known; `quantized` is as in planner.weights.weigh; `engine` loads it."""
+    known; `quantized` is as in planner.weights.weigh; `engine` of `version` loads it, None: the
+    default one."""
 
     deployment: Deployment
     dtype: str
@@ -29,6 +31,7 @@ class Loader(NamedTuple):
     quantized: Quantized | None = None
     pp: int = 1
     engine: str = "vllm"
+    version: str | None = None
 
 
 def weigh_loaded(checkpoint: Checkpoint, structure: Structure, loader: Loader) -> Weights:
@@ -88,17 +91,19 @@ def _added(
                          stage)
     kernels = {} if loader.trace is None else {
         layer.path: _kernel(layer, loader.engine) for layer in loader.trace.layers}
-    found = Loading(loader.dtype, loader.capability, kernels.get, loader.engine).load(
-        layers, weights, tables)
+    served = Served(loader.dtype, loader.capability, loader.engine, loader.version)
+    found = Loading(served, kernels.get).load(layers, weights, tables)
     return tuple(loaded_lines(found, tables, loader.engine)), (*notes, *_unknown(found.unknown))
 
 
 def _kernel(layer: Layer, engine: str) -> str | None:
     """Return the name of a layer's row in kept/ENGINE.yaml: in SGLang one operator serves methods
-    that prepare it each their own way."""
-    if engine == "vllm" or layer.kernel is None:
+    that prepare it each their own way, in vLLM an experts backend stands in several lists."""
+    if engine != "vllm":
+        return layer.kernel and f"{layer.method}:{layer.kernel}"
+    if layer.moe_backend is None or layer.selection is None:
         return layer.kernel
-    return f"{layer.method}:{layer.kernel}"
+    return f"{layer.selection.family} {layer.moe_backend}"
 
 
 def _tables(

@@ -49,13 +49,14 @@ ROTARY_DOCUMENT: Row = {
 }
 
 KEPT_SIZES = (
-    "n", "k", "n_tile", "k_tile", "n_32", "k_32", "n_64", "k_64", "n_128", "k_128", "n_256",
-    "groups", "groups_tile", "groups_4", "groups_128", "k_blocks", "k_blocks_4", "0", "1", "2",
-    "8",
+    "n", "k", "n_tile", "k_tile", "n_16", "n_32", "k_32", "n_64", "k_64", "n_128", "k_128", "n_256",
+    "k_256", "experts", "groups", "groups_tile", "groups_2", "groups_4", "groups_8", "groups_128",
+    "k_blocks", "k_blocks_4", "0", "1", "2", "8",
 )
 KEPT_DOCUMENT: Row = {
-    "kernels": Field("list", "what kernels keep of a linear layer", of={
-        "kernels": Field("list", "class names", of=Field("text", "a class")),
+    "kernels": Field("list", "what kernels keep of a layer", of={
+        "kernels": Field("list", "class names; of routed experts the list and the backend",
+                         of=Field("text", "a kernel")),
         "keeps": Field("list", "tensors that are made anew", of={
             "of": Field("text", "the tensor in whose place it stands", choices=(
                 "weight", "scale", "tensor_scale", "channel_scale", "zero_point",
@@ -67,6 +68,10 @@ KEPT_DOCUMENT: Row = {
                           choices=("symmetric", "asymmetric", "channels", "blocks")),
             "number": Field("int", "how many such tensors, where not one", required=False),
             "min_capability": Field("int", "from this compute capability x 10", required=False),
+            "below_capability": Field("int", "below this one", required=False),
+            "beside": Field("flag", "the created tensor stays beside it", required=False),
+            "oldest": Field("text", "from this version of the engine", required=False),
+            "newest": Field("text", "up to this one", required=False),
         }),
         "source": SOURCE,
     }),

@@ -9,7 +9,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.families import model_structure
 from quantplan.dispatch.gpu import capability_gpu
 from quantplan.dispatch.resolve import resolve
-from quantplan.planner.experts import Alignment, Spread, alignment, placed, spread_of
+from quantplan.planner.experts import Alignment, Spread, alignment, in_groups, placed, spread_of
 from quantplan.planner.weights import weigh
 from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import UsageError
@@ -62,7 +62,21 @@ def test_marlin_wants_whole_groups() -> None:
     """marlin_utils.py:marlin_moe_padded_intermediate: lcm(64, group)."""
     assert alignment("int_wna16", "MARLIN") == Alignment(64, 1, whole_groups=True)
     assert alignment("fp8", "TRITON") == Alignment()
+    grouped = in_groups(Spread(alignment=alignment("int_wna16", "MARLIN")), 128).alignment
+    assert grouped.of(2048, gated=True) == 128
     assert spread_of(Deployment(tp=4), None) == Spread(4, 1)
+
+
+@pytest.mark.parametrize(("backend", "hidden", "gated", "wanted"), [
+    ("MARLIN", 2048, True, 64), ("MARLIN", 2880, True, 128), ("FLASHINFER_TRTLLM", 2048, True, 64),
+    ("FLASHINFER_TRTLLM", 2048, False, 128), ("FLASHINFER_CUTLASS", 2048, True, 1),
+    ("FLASHINFER_CUTLASS", 2688, False, 128)])
+def test_nvfp4_experts_are_padded_by_backend(
+    backend: str, hidden: int, gated: bool, wanted: int
+) -> None:
+    """vLLM 0.32.0 marlin_utils_fp4.py:prepare_nvfp4_moe_layer_for_marlin and
+    flashinfer_fp4_moe.py:prepare_nvfp4_moe_layer_for_fi_or_cutlass."""
+    assert alignment("nvfp4", backend).of(hidden, gated) == wanted
 
 
 def test_experts_that_do_not_divide() -> None:

@@ -19,7 +19,7 @@ from quantplan.dispatch.formats import as_format
 from quantplan.dispatch.gpu import capability_gpu
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.weight_format import read_format
-from quantplan.planner.kept import kept_tensors, kernel_row, marlin_tiles
+from quantplan.planner.kept import Served, kept_tensors, kernel_row, marlin_tiles
 from quantplan.planner.parameters import RankLayer, rank_layers
 from quantplan.tables.engine_loading import load_engine
 
@@ -41,7 +41,7 @@ def kept(layer: RankLayer, checkpoint: Checkpoint, trace: Any, capability: int) 
     if weights is None or not layer.quantized or kernel is None:
         return [tensor.bytes for tensor in layer.tensors]
     return [tensor.bytes for tensor in
-            kept_tensors(layer, weights, kernel_row(kernel), trace.dtype, capability)
+            kept_tensors(layer, weights, kernel_row(kernel), Served(trace.dtype, capability))
             if tensor.bytes]
 
 
@@ -91,5 +91,6 @@ def test_what_sglang_keeps_of_a_layer(form: str, gpu: str, line_bytes: int) -> N
     grown = sum(
         tensor.bytes - layer.tensors[tensor.replaces or 0].bytes
         for layer in layers if layer.layer == 0 and layer.quantized
-        for tensor in kept_tensors(layer, weights, rows[layer.path], trace.dtype, int(gpu)))
+        for tensor in kept_tensors(layer, weights, rows[layer.path],
+                                   Served(trace.dtype, int(gpu), "sglang")))
     assert grown == line_bytes

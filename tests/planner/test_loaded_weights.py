@@ -153,3 +153,29 @@ def test_layers_built_without_a_quantization_stay_plain() -> None:
     checkpoint = Checkpoint("m", "mapping", config)
     found = weigh(checkpoint, model_structure(checkpoint, weighed=True))
     assert f"{48 * 10240 * 4:,} x 16 bits" in found.lines[0].formula
+
+
+@pytest.mark.parametrize(("name", "options", "wanted"), [
+    ("openai/gpt-oss-120b", {"moe_backend": "marlin"}, 65.9651),
+    ("openai/gpt-oss-120b", {"engine_version": "0.19.0", "assume_nearest": True}, 64.38),
+    ("openai/gpt-oss-20b", {"engine_version": "0.19.0", "assume_nearest": True}, 13.47)])
+def test_experts_weigh_what_their_backend_keeps(
+    name: str, options: dict[str, Any], wanted: float
+) -> None:
+    """Public logs of H100, as in vllm-project/vllm issue 23278 and llm-d-planner
+    docs/empirical-vllm-memory-results: Marlin pads experts; Triton, up to 0.24, kept the scales
+    that it had swizzled."""
+    config = model_config(name)
+    assert config is not None
+    assert loaded(Checkpoint(name, "mapping", config), **options).bytes / GIB == pytest.approx(
+        wanted, abs=0.01)
+
+
+def test_triton_experts_of_hopper_are_padded_scales_and_wide_biases() -> None:
+    """vLLM 0.32.0 on capability 9.0: 90 groups of scales become 92, 5760 and 2880 outputs fill
+    tiles of 256, biases turn to 32 bits (mxfp4_utils.py:_swizzle_mxfp4, oracle/mxfp4.py)."""
+    config = model_config("openai/gpt-oss-20b")
+    assert config is not None
+    scales = (5888 + 3072) * 92 - (5760 + 2880) * 90
+    assert lines(loaded(Checkpoint("m", "mapping", config)))["kernel repacking"] == (
+        24 * 32 * (scales + 2 * (5760 + 2880)))
