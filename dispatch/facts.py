@@ -151,6 +151,12 @@ class Deployment(NamedTuple):
 AUTO_LENGTH = -1
 """--max-model-len that asks the engine for the longest context that fits
 (vllm 0.32.0 utils/argparse_utils.py:human_readable_int_or_auto)."""
+A2A_BACKENDS = ("none", "deepep", "mooncake", "nixl", "mori", "flashinfer", "megamoe", "deepep_v2",
+                "pplx", "flashinfer_megamoe")
+"""Values of SGLang's --moe-a2a-backend on NVIDIA GPUs (sglang 0.5.22
+arg_groups/fields/exec_.py)."""
+ROLES = ("null", "prefill", "decode")
+"""Values of SGLang's --disaggregation-mode (arg_groups/fields/disagg.py)."""
 
 
 class MemoryFlags(NamedTuple):
@@ -182,3 +188,17 @@ class MemoryFlags(NamedTuple):
     swa_full_tokens_ratio: float | None = None
     mamba_full_memory_ratio: float | None = None
     max_mamba_cache_size: int | None = None
+    attn_dp_size: int = 1
+    dp_size: int = 1
+    enable_dp_attention: bool = False
+    moe_a2a_backend: str = "none"
+    disaggregation_mode: str = "null"
+    speculative_algorithm: str | None = None
+    speculative_num_draft_tokens: int | None = None
+
+    @property
+    def attention_groups(self) -> int:
+        """Return the data-parallel groups of SGLang's attention, --dp-size of its older flags
+        included (arg_groups/parallel_hook.py:handle_deprecated_dp_attention)."""
+        old = self.dp_size if self.enable_dp_attention else 1
+        return self.attn_dp_size if self.attn_dp_size > 1 else old

@@ -10,7 +10,7 @@ from quantplan.planner.budget import EngineRefusal
 from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.sglang_cells import Cells
 from quantplan.planner.sglang_pools import Pools
-from quantplan.planner.sglang_settings import Settings
+from quantplan.planner.sglang_reserve import Settings
 from quantplan.planner.weights import Weights
 
 SCHEMA = "quantplan/budget/sglang/1"

@@ -41,7 +41,8 @@ class Cells(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What the cells are made of: the cache's dtype and what --kv-cache-dtype became, ranks."""
+    """What the cells are made of: the cache's dtype and what --kv-cache-dtype became, ranks
+    of an attention group."""
 
     rules: Rules
     facts: Facts

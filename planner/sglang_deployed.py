@@ -26,7 +26,16 @@ from quantplan.planner.loaded_weights import Loader, weigh_loaded
 from quantplan.planner.sglang_budget import SglangBudget
 from quantplan.planner.sglang_cells import Attended, Cells, cells
 from quantplan.planner.sglang_context import context_tokens, longer_context
-from quantplan.planner.sglang_pools import GIB, Pools, Refused, Room, pools, token_bytes
+from quantplan.planner.sglang_groups import grouped
+from quantplan.planner.sglang_pools import (
+    GIB,
+    Pools,
+    Refused,
+    Room,
+    most_requests,
+    pools,
+    token_bytes,
+)
 from quantplan.planner.sglang_settings import encoder_cache, memory_facts, settings
 from quantplan.planner.weights import Weights, count_parameters
 from quantplan.tables.errors import EngineRefusalError, NotKnownError
@@ -67,8 +76,7 @@ def sglang_budget(
     device = (gpu or Gpu("the GPU", ASSUMED_CAPABILITY))._replace(memory_bytes=memory_bytes)
     trace = resolve(checkpoint, table, device, deployment)
     refusal = start_refusal(trace, gpu)
-    if flags.pp > 1:
-        raise NotKnownError("SGLang's weights of a pipeline stage", hint="Drop --pp.")
+    _check_known(table["memory"], flags)
     try:
         attention = server_attention(table, checkpoint, device, deployment)
     except Refusal as error:
@@ -79,7 +87,9 @@ def sglang_budget(
             NotKnownError("SGLang's pools of a model without a class of its own"))
     structure = built(checkpoint, row)
     asked = Asked(
-        table["memory"], checkpoint, structure, _weighed(checkpoint, structure), deployment, flags,
+        table["memory"], checkpoint, structure, grouped(
+            table["memory"], _weighed(checkpoint, structure), deployment.tp, flags),
+        deployment, flags,
         device, BudgetLine("GPU memory", memory_bytes, f"{memory_bytes:,} bytes", source, kind),
         attention, memory_facts(attention.facts, checkpoint, flags), trace,
         _kv_dtype(table, trace))
@@ -89,13 +99,25 @@ def sglang_budget(
                           notes=(*found.weights.notes, *_notes(gpu, asked)))
 
 
+def _check_known(rules: Mapping[str, Any], flags: MemoryFlags) -> None:
+    """Raise NotKnownError for what cannot be weighed."""
+    if flags.pp > 1:
+        raise NotKnownError("SGLang's weights of a pipeline stage", hint="Drop --pp.")
+    algorithm = flags.speculative_algorithm
+    if algorithm is not None and most_requests(rules, flags) is None:
+        raise NotKnownError(f"the draft's weights and layers of --speculative-algorithm "
+                            f"{algorithm}", hint="Drop --speculative-algorithm: the answer is "
+                            "then of the target model alone.")
+
+
 def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
     """Return the budget with the refusal of the pools, if they have one."""
     rules, flags, memory = asked.rules, asked.flags, asked.memory
     tp, config = asked.deployment.tp, asked.checkpoint.text_config
     served = settings(rules, asked.facts, asked.checkpoint, flags, memory_mib=memory_mib, tp=tp)
     held = cells(asked.structure, Attended(
-        rules, asked.facts, config, asked.kv_dtype, asked.attention.kv_dtype, tp))
+        rules, asked.facts, config, asked.kv_dtype, asked.attention.kv_dtype,
+        tp // flags.attention_groups))
     derived = context_tokens(rules, config)
     before = tuple(_measured(asked, "runtime", "ranks"))
     loading = tuple(_measured(asked, "loading"))

@@ -66,7 +66,7 @@ def pools(rules: Rules, cells: Cells, room: Room, flags: MemoryFlags) -> Pools:
     tokens = _tokens(rules, cells, kv_bytes, room.page, flags)
     found = Pools(kv_bytes, tokens, _window_tokens(rules, cells, tokens, room.page, flags), slots)
     found = found._replace(requests=_requests(rules, found, room, flags))
-    return found._replace(refused=_too_small(rules, cells, found, room))
+    return found._replace(refused=_too_small(rules, cells, found, room, flags))
 
 
 def token_bytes(rules: Rules, cells: Cells, flags: MemoryFlags) -> float:
@@ -83,7 +83,9 @@ def _ratio(rules: Rules, flags: MemoryFlags) -> float:
 def _slots(rules: Rules, slot_bytes: int, left_gib: float, flags: MemoryFlags) -> int:
     """Return the slots of the state pool without the one that pads it."""
     if flags.max_mamba_cache_size is not None:
-        return flags.max_mamba_cache_size
+        return flags.max_mamba_cache_size // flags.attention_groups
+    if flags.disaggregation_mode == "decode" and flags.max_running_requests is not None:
+        return flags.max_running_requests // flags.attention_groups
     ratio = flags.mamba_full_memory_ratio
     ratio = rules["state_ratio"] if ratio is None else ratio
     return int((left_gib * ratio / (1 + ratio) * GIB - slot_bytes) // slot_bytes)
@@ -102,7 +104,10 @@ def _window_tokens(
     return int(tokens * _ratio(rules, flags)) // page * page if cells.window else None
 
 
-def _per_request(rules: Rules, room: Room) -> int:
+def _per_request(rules: Rules, room: Room, flags: MemoryFlags) -> int:
+    """Return the state slots of a request: one in a decode server, which caches no prefixes."""
+    if flags.disaggregation_mode == "decode":
+        return 1
     found: int = rules["state_slots"] + (rules["state_buffer_slots"] if room.buffered else 0)
     return found
 
@@ -110,10 +115,17 @@ def _per_request(rules: Rules, room: Room) -> int:
 def _requests(rules: Rules, found: Pools, room: Room, flags: MemoryFlags) -> int:
     row, tokens = rules["requests"], found.tokens
     usual = max(min(int(tokens / room.context * row["per_context"]), row["most"]), row["least"])
-    asked = usual if flags.max_running_requests is None else flags.max_running_requests
+    given = flags.max_running_requests or most_requests(rules, flags)
+    asked = usual if given is None else given // flags.attention_groups
     requests = min(asked, tokens // 2)
     return requests if found.state_slots is None else min(
-        requests, found.state_slots // _per_request(rules, room))
+        requests, found.state_slots // _per_request(rules, room, flags))
+
+
+def most_requests(rules: Rules, flags: MemoryFlags) -> int | None:
+    """Return --max-running-requests that a speculative algorithm sets; None without one."""
+    return next((row["most_requests"] for row in rules["drafts"]
+                 if flags.speculative_algorithm in row["algorithms"]), None)
 
 
 def _overfull(rules: Rules, room: Room) -> Refused:
@@ -128,7 +140,9 @@ def _overfull(rules: Rules, room: Room) -> Refused:
                     suggested=f"{suggested:.3f}", least=f"{least:.4f}")
 
 
-def _too_small(rules: Rules, cells: Cells, found: Pools, room: Room) -> Refused | None:
+def _too_small(
+    rules: Rules, cells: Cells, found: Pools, room: Room, flags: MemoryFlags
+) -> Refused | None:
     """Return the refusal of a window pool without room for a window and a page, of a pool without
     a token, and of states without a request."""
     window, swa, slots = cells.window_tokens, found.window_tokens, found.state_slots
@@ -138,7 +152,7 @@ def _too_small(rules: Rules, cells: Cells, found: Pools, room: Room) -> Refused 
     if found.tokens <= 0:
         return _refused(rules["full"], MORE)
     if slots is not None and found.requests <= 0:
-        return _refused(rules["idle"], MORE, slots=slots, ratio=_per_request(rules, room),
+        return _refused(rules["idle"], MORE, slots=slots, ratio=_per_request(rules, room, flags),
                         requests=found.requests)
     return None
 

@@ -3,39 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, MemoryFlags
 from quantplan.dispatch.sglang.attention import is_made
+from quantplan.planner.sglang_reserve import Server, Settings, reserved
 from quantplan.tables.errors import NotKnownError
 
 Rules = Mapping[str, Any]
 Facts = Mapping[str, Any]
-
-
-class Reserved(NamedTuple):
-    """One part of what the server keeps free: MiB, how it is counted, and the engine's rule."""
-
-    name: str
-    mib: float
-    formula: str
-    source: str
-
-
-class Settings(NamedTuple):
-    """The server's arguments as they are in the end.
-
-    `graph_requests` are those of the largest decode graph, `prefill_graphs` the token sizes of the
-    prefill graphs, both empty (0) where there are no graphs; `reserved` is what `mem_fraction` was
-    made from, nothing where it was asked for.
-    """
-
-    chunk_tokens: int
-    graph_requests: int
-    prefill_graphs: tuple[int, ...]
-    mem_fraction: float
-    reserved: tuple[Reserved, ...] = ()
 
 
 def settings(
@@ -51,19 +28,32 @@ def settings(
     chunk = row["chunk_tokens"] if flags.chunked_prefill_size is None else (
         flags.chunked_prefill_size)
     wide = "wide_" if tp >= rules["wide_from_ranks"] else ""
-    requests = 0 if flags.disable_cuda_graph else _graph_requests(
-        rules, facts, row[f"{wide}graph_requests"], flags)
+    most = _graph_requests(rules, facts, row[f"{wide}graph_requests"], flags)
+    has_graphs = not flags.disable_cuda_graph and flags.disaggregation_mode != "prefill"
     sizes = _prefill_graphs(rules, facts, checkpoint, flags, chunk) if (
         _has_prefill_graphs(rules, facts, flags)) else ()
-    found = Settings(chunk, requests, sizes, flags.mem_fraction_static or 0)
-    there = sizes if no_prefill_graphs(rules, facts) is None else ()
+    found = Settings(chunk, most if has_graphs else 0, sizes, flags.mem_fraction_static or 0)
+    there = found._replace(prefill_graphs=sizes if no_prefill_graphs(rules, facts) is None else ())
+    shared = _shared(rules, there, flags)
     if flags.mem_fraction_static is not None:
-        return found._replace(prefill_graphs=there)
-    parts = tuple(_reserved(rules, facts, found, memory_mib, tp * flags.pp))
+        return shared
+    parts = tuple(reserved(rules, facts, found, Server(memory_mib, tp * flags.pp, most, flags)))
     fraction = round((memory_mib - sum(part.mib for part in parts)) / memory_mib, 3)
-    if facts["model.multimodal"]:
+    if facts["model.multimodal"] and flags.disaggregation_mode != "decode":
         fraction *= encoder_factor(rules, checkpoint.config)
-    return found._replace(prefill_graphs=there, mem_fraction=fraction, reserved=parts)
+    return shared._replace(mem_fraction=fraction, reserved=parts)
+
+
+def _shared(rules: Rules, found: Settings, flags: MemoryFlags) -> Settings:
+    """Return the settings of one of several attention groups, which share a chunk; what is kept
+    free was made from the whole one (arg_groups/parallel_hook.py:handle_data_parallelism)."""
+    if flags.attention_groups == 1:
+        return found
+    chunk = found.chunk_tokens // flags.attention_groups
+    sizes = found.prefill_graphs
+    if sizes and sizes[-1] > chunk:
+        sizes = _sizes(rules, chunk)
+    return found._replace(chunk_tokens=chunk, prefill_graphs=sizes)
 
 
 def memory_facts(facts: Facts, checkpoint: Checkpoint, flags: MemoryFlags) -> dict[str, Any]:
@@ -84,7 +74,8 @@ def no_prefill_graphs(rules: Rules, facts: Facts) -> Mapping[str, Any] | None:
 
 def _has_prefill_graphs(rules: Rules, facts: Facts, flags: MemoryFlags) -> bool:
     row = no_prefill_graphs(rules, facts)
-    return not flags.disable_cuda_graph and (row is None or bool(row.get("kept")))
+    return not flags.disable_cuda_graph and flags.disaggregation_mode != "decode" and (
+        row is None or bool(row.get("kept")))
 
 
 def encoder_cache(rules: Rules, facts: Facts) -> Mapping[str, Any] | None:
@@ -111,43 +102,17 @@ def _prefill_graphs(
         largest = min(largest, flags.max_total_tokens)
     if named["name_has"] in checkpoint.name.lower():
         largest = min(largest, named["most_tokens"])
+    if flags.moe_a2a_backend == rules["deepep"]["backend"]:
+        step = rules["deepep"]["sizes_step"]
+        most = rules["deepep"]["prefill_tokens"]
+        return tuple(sorted({-(-size // step) * step for size in _sizes(rules, most)}))
+    return _sizes(rules, largest)
+
+
+def _sizes(rules: Rules, largest: int) -> tuple[int, ...]:
     return tuple(size for row in rules["prefill_sizes"]
                  for size in range(row["start"], row.get("stop", largest) + 1, row["step"])
                  if size <= largest)
-
-
-def _reserved(
-    rules: Rules, facts: Facts, found: Settings, memory_mib: int, ranks: int
-) -> Iterator[Reserved]:
-    """Yield the parts of the reserve; a large GPU's least is a part of its own."""
-    row, source = rules["reserve"], rules["reserve_source"]
-    tokens = max(found.chunk_tokens if found.chunk_tokens > 0 else rules["prefill_tokens"],
-                 row["least_tokens"])
-    parts = [
-        Reserved("metadata", row["fixed_mib"], f"{row['fixed_mib']} MiB", source),
-        Reserved("activations", tokens * row["mib_per_token"],
-                 f"{tokens:,} tokens x {row['mib_per_token']} MiB", source),
-        Reserved("ranks", ranks * row["mib_per_rank"],
-                 f"{ranks} ranks x {row['mib_per_rank']} MiB", source),
-        *_graphs(rules, facts, found)]
-    yield from parts
-    short = row["large_least_mib"] - sum(part.mib for part in parts)
-    if memory_mib > row["large_above_mib"] and short > 0:
-        yield Reserved("least reserve", short, f"up to {row['large_least_mib']:,} MiB on GPUs above"
-                       f" {row['large_above_mib']:,} MiB", source)
-
-
-def _graphs(rules: Rules, facts: Facts, found: Settings) -> Iterator[Reserved]:
-    row, source, sizes = rules["graphs"], rules["graphs_source"], len(found.prefill_graphs)
-    if found.graph_requests:
-        yield Reserved("decode graphs", found.graph_requests * row["mib_per_request"],
-                       f"{found.graph_requests} requests x {row['mib_per_request']} MiB", source)
-    if sizes and facts["model.mla"]:
-        yield Reserved("prefill graphs", row["latent_prefill_mib"],
-                       f"{row['latent_prefill_mib']:,} MiB for latent attention", source)
-    elif sizes:
-        yield Reserved("prefill graphs", sizes * row["mib_per_prefill_size"],
-                       f"{sizes} sizes x {row['mib_per_prefill_size']} MiB", source)
 
 
 def encoder_factor(rules: Rules, config: Mapping[str, Any]) -> float:

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from quantplan.completion import format_names, gpu_names, model_names
+from quantplan.dispatch.facts import A2A_BACKENDS, ROLES
 
 
 def model_options(
@@ -140,7 +141,17 @@ def memory_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def sglang_memory_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add SGLang's own flags of memory."""
+    for name, names in (("--disaggregation-mode", ROLES), ("--moe-a2a-backend", A2A_BACKENDS)):
+        command = click.option(name, type=click.Choice(names), default=names[0],
+                               show_default=True, help="As SGLang's flag.")(command)
+    for name in ("--dp-size", "--attn-dp-size"):
+        command = click.option(name, type=click.IntRange(1, 1024), default=1, show_default=True,
+                               help="As SGLang's flag.")(command)
+    command = click.option("--enable-dp-attention", is_flag=True,
+                           help="As SGLang's flag.")(command)
     for flag, metavar, kind in (
+        ("--speculative-num-draft-tokens", "TOKENS", click.IntRange(1)),
+        ("--speculative-algorithm", "NAME", str),
         ("--max-mamba-cache-size", "SLOTS", click.IntRange(1)),
         ("--mamba-full-memory-ratio", "RATIO", float),
         ("--swa-full-tokens-ratio", "RATIO", float),

@@ -48,6 +48,13 @@ def budget(
     swa_full_tokens_ratio: float | None = None,
     mamba_full_memory_ratio: float | None = None,
     max_mamba_cache_size: int | None = None,
+    attn_dp_size: int = 1,
+    dp_size: int = 1,
+    enable_dp_attention: bool = False,
+    moe_a2a_backend: str = "none",
+    disaggregation_mode: str = "null",
+    speculative_algorithm: str | None = None,
+    speculative_num_draft_tokens: int | None = None,
     **options: Any,
 ) -> Budget | SglangBudget:
     """Return what fits of `model` in one GPU: weights of one rank, overheads, KV cache tokens.

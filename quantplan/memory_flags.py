@@ -18,13 +18,18 @@ OTHERS: Mapping[str, Mapping[str, str | None]] = {
              "max_running_requests": "--max-num-seqs", "max_total_tokens": None,
              "context_length": "--max-model-len", "cuda_graph_max_bs_decode": None,
              "disable_cuda_graph": "--enforce-eager", "swa_full_tokens_ratio": None,
-             "mamba_full_memory_ratio": None, "max_mamba_cache_size": None},
+             "mamba_full_memory_ratio": None, "max_mamba_cache_size": None,
+             "attn_dp_size": None, "dp_size": "--dp", "enable_dp_attention": None,
+             "moe_a2a_backend": None, "disaggregation_mode": None,
+             "speculative_algorithm": "--speculative-config",
+             "speculative_num_draft_tokens": "--speculative-config"},
     "sglang": {"gpu_memory_utilization": "--mem-fraction-static",
                "max_num_batched_tokens": "--chunked-prefill-size",
                "max_num_seqs": "--max-running-requests", "max_model_len": "--context-length",
                "enforce_eager": "--disable-cuda-graph", "enable_prefix_caching": None,
                "kv_cache_memory_bytes": "--max-total-tokens", "num_gpu_blocks_override": None,
-               "dcp": None, "speculative_config": None, "limit_mm_per_prompt": None}}
+               "dcp": None, "speculative_config": "--speculative-algorithm",
+               "limit_mm_per_prompt": None}}
 """Engine -> memory flags that it does not have -> what it has in their place."""
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 _FORM = re.compile(r"([0-9]{1,15})(\.[0-9]{1,15})?([kKmMgGtT]?)")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantplan.dispatch.config_file import kind
-from quantplan.dispatch.facts import LIB_STATES
+from quantplan.dispatch.facts import A2A_BACKENDS, LIB_STATES, ROLES
 from quantplan.tables.errors import UsageError
 from quantplan.tables.platform_rows import PLATFORMS
 
@@ -143,22 +143,28 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override"),
                     ("a whole number from 1 up", _count)),
     **dict.fromkeys(("max_running_requests", "max_total_tokens", "context_length",
-                     "cuda_graph_max_bs_decode", "max_mamba_cache_size"),
+                     "cuda_graph_max_bs_decode", "max_mamba_cache_size",
+                     "speculative_num_draft_tokens"),
                     ("a whole number from 1 up", _count)),
     "chunked_prefill_size": ("a whole number, -1 for no chunks",
                              lambda value: value is None or (type(value) is int and value >= -1
                                                              and value != 0)),
     **dict.fromkeys(("mem_fraction_static", "swa_full_tokens_ratio", "mamba_full_memory_ratio"),
                     ("a number", _number)),
+    "speculative_algorithm": ("a name", _text),
+    "moe_a2a_backend": ("one of " + ", ".join(A2A_BACKENDS), A2A_BACKENDS.__contains__),
+    "disaggregation_mode": ("one of " + ", ".join(ROLES), ROLES.__contains__),
     "max_model_len": ("tokens, such as 8192 or 32k, or auto", _size),
     "kv_cache_memory_bytes": ("text such as 20GiB, or bytes", _size),
     "enable_prefix_caching": ("true, false or None",
                               lambda value: value is None or isinstance(value, bool)),
-    **dict.fromkeys(("tp", "dp", "pp", "dcp"), ("a whole number from 1 to 1024", _parallel)),
+    **dict.fromkeys(("tp", "dp", "pp", "dcp", "dp_size", "attn_dp_size"),
+                    ("a whole number from 1 to 1024", _parallel)),
     "tensors": ("a mapping of names", _named),
     "side_files": ("a mapping of file names", _named),
     **dict.fromkeys(("allow_deprecated_quantization", "trust_remote_code", "assume_nearest",
-                     "enable_expert_parallel", "enforce_eager", "disable_cuda_graph"),
+                     "enable_expert_parallel", "enforce_eager", "disable_cuda_graph",
+                     "enable_dp_attention"),
                     ("true or false", lambda value: isinstance(value, bool))),
 }
 """Option -> what its value must be, in words and as a test."""

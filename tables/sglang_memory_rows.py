@@ -60,8 +60,33 @@ MEMORY: Row = {
         "mib_per_request": Field("int", "per request of the largest decode graph"),
         "mib_per_prefill_size": Field("int", "per size of a prefill graph"),
         "latent_prefill_mib": Field("int", "for all prefill graphs of latent attention"),
+        "mib_per_group_request": Field("int", "per such request and attention group, of several"),
+        "many_requests": Field("int", "a largest decode graph of more requests is a large one"),
+        "mib_per_group_request_of_many": Field("number", "further ones per request and group in a "
+                                               "large one"),
     }),
     "graphs_source": SOURCE,
+    "deepep": Field("row", "what DeepEP's all-to-all changes", of={
+        "backend": Field("text", "--moe-a2a-backend"),
+        "prefill_mib": Field("int", "kept free for its part of the prefill graphs"),
+        "decode_mib": Field("int", "kept free for its buffers in decode graphs"),
+        "prefill_tokens": Field("int", "the largest prefill graph"),
+        "sizes_step": Field("int", "sizes of prefill graphs are rounded up to a multiple of it"),
+        "source": SOURCE,
+    }),
+    "attention_groups": Field("list", "model classes whose weights in several attention groups are "
+                              "known", of={
+        "architectures": Field("list", "model classes", of=Field("text", "an architecture")),
+        "shared_experts_whole": Field("list", "all-to-all backends with which every rank has whole "
+                                      "shared experts", of=Field("text", "a backend")),
+        "source": SOURCE,
+    }),
+    "drafts": Field("list", "speculative algorithms without a draft model", of={
+        "algorithms": Field("list", "values of --speculative-algorithm",
+                            of=Field("text", "a name")),
+        "most_requests": Field("int", "--max-running-requests where nobody says"),
+        "source": SOURCE,
+    }),
     "prefill_sizes": Field("list", "tokens of the prefill graphs up to the largest", of={
         "start": Field("int", "first size"),
         "stop": Field("int", "last size; absent: the largest", required=False),

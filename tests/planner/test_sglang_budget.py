@@ -148,3 +148,37 @@ def test_the_kv_dtype_of_a_start_that_ends_before_it_is_read() -> None:
                 "max_position_embeddings": 32768}, kv_cache_dtype="fp8_e4m3")
     assert found.refusal is not None
     assert found.bytes_per_token == 36 * 8 * 2 * 128
+
+
+def test_attention_groups_share_attention_and_embeddings() -> None:
+    """models/qwen3_moe.py:Qwen3MoeAttention, models/qwen2.py:Qwen2Model: Qwen3-235B on 8 ranks has
+    8 query heads and a copied KV head, in 8 groups all 64 and 4; 94 layers, 16 bits."""
+    def created(**options: Any) -> int:
+        found = of("qwen3-235b-a22b", gpu="h200", tp=8, **options)
+        return sum(line.bytes for line in found.weights.lines if "allocator" not in line.name)
+
+    outputs = (64 + 2 * 4) * 128 - (8 + 2) * 128
+    inputs = (64 - 8) * 128
+    embedding = 151_936 * 4_096 * 2 * 7 // 8
+    grown = 94 * (outputs + inputs) * 4_096 * 2 + embedding
+    assert created(attn_dp_size=8) - created() == grown
+    assert created(dp_size=8, enable_dp_attention=True) == created(attn_dp_size=8)
+    assert created(dp_size=8) == created()
+
+
+def test_shared_experts_are_whole_with_deepep() -> None:
+    """models/deepseek_v2.py:DeepseekV2MoE: 58 layers of 3 matrices 7168 x 2048 in FP8, a float32
+    scale per 128 x 128; one rank has an eighth otherwise."""
+    def created(backend: str) -> int:
+        found = of("deepseek-r1", gpu="h200", tp=8, moe_a2a_backend=backend)
+        return sum(line.bytes for line in found.weights.lines if "allocator" not in line.name)
+
+    matrix = 7_168 * 2_048 + 56 * 16 * 4
+    assert created("deepep") - created("none") == 58 * 3 * matrix * 7 // 8
+    with pytest.raises(NotKnownError, match="LlamaForCausalLM in several attention groups"):
+        of("llama-3.1-8b", tp=2, attn_dp_size=2)
+
+
+def test_drafts_with_a_model_of_their_own_are_not_known() -> None:
+    with pytest.raises(NotKnownError, match=r"draft's weights and layers of .* EAGLE"):
+        of(speculative_algorithm="EAGLE")

@@ -51,7 +51,8 @@ def answered(row: dict[str, Any]) -> tuple[list[Any], int, list[Any] | None, lis
     served = settings(rules, facts, checkpoint, flags, memory_mib=row["gpu_mib"], tp=asked.tp)
     dtype = kv_dtype(table, attention.kv_dtype, model_dtype(checkpoint, "auto"), None)
     held = cells(built(checkpoint, model_row(table, checkpoint)), Attended(
-        rules, facts, checkpoint.text_config, dtype, attention.kv_dtype, asked.tp))
+        rules, facts, checkpoint.text_config, dtype, attention.kv_dtype,
+        asked.tp // flags.attention_groups))
     context = flags.context_length or context_tokens(rules, checkpoint.text_config)
     cache = encoder_cache(rules, facts)
     found = pools(rules, held, Room(
