@@ -70,7 +70,8 @@ def deployed_budget(
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
         raise
     return found._replace(
-        refusal=refusal or _occupied(found, device, gpu_mem) or _short_cache(found),
+        refusal=(refusal or _flags(weighed, found) or _occupied(found, device, gpu_mem)
+                 or _short_cache(found)),
         notes=(*left_out, *found.notes, *gap, *_own_rules(found, table["version"])))
 
 
@@ -125,6 +126,15 @@ def start_refusal(trace: Trace | None, gpu: Gpu | None) -> EngineRefusal | None:
     found += [EngineRefusal(engine, f.stage, f.message, f.hint)
               for f in trace.findings if f.severity == "error"]
     return next((r for r in found if gpu is not None or r.stage in GPU_INDEPENDENT), None)
+
+
+def _flags(checkpoint: Checkpoint, found: Budget) -> EngineRefusal | None:
+    """Return the engine's first refusal of the memory flags."""
+    from quantplan.planner.flag_refusals import STAGE, flag_refusals
+
+    refused = next(flag_refusals(checkpoint, found.deployment, found.flags, found.serving,
+                                 found.kv), None)
+    return refused and EngineRefusal(f"vllm {found.version}", STAGE, *refused)
 
 
 def _short_cache(found: Budget) -> EngineRefusal | None:

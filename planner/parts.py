@@ -61,6 +61,10 @@ def dtype_bits(dtype: str, serving: str) -> int:
     return bits[dtype]
 
 
+NVFP4_GROUP = 16
+"""Inputs of one scale of NVFP4; no other format has as few."""
+
+
 def plain_parts(module: Module, leaf: Leaf, serving: str) -> Iterator[Part]:
     """Yield the parts of an unquantized module: in the serving dtype, whatever the file's is,
     unless its class builds it in another one."""
@@ -90,9 +94,14 @@ def _whole_shape(
     row: Mapping[str, Any], weights: WeightFormat, module: Module, leaf: Leaf
 ) -> tuple[int, ...]:
     """Return the shape of a layout's tensor; refuse groups that do not fill the inputs, as the
-    engine does (vllm 0.32.0 distributed/utils.py:verify_group_size_divides_partition)."""
+    engine does (vllm 0.32.0 distributed/utils.py:verify_group_size_divides_partition). It does not
+    ask for the scales of NVFP4 experts, which are of whole groups only
+    (modelopt.py:ModelOptNvFp4FusedMoE.create_weights)."""
     k = leaf.k or 1
     if weights.group > 0 and k % weights.group:
+        if module.kind == "experts" and weights.group == NVFP4_GROUP:
+            k -= k % weights.group if "groups" in row["dims"] else 0
+            return file_shape(row, weights, leaf.n, k)
         raise UsageError(f"{k} inputs of {module.path} are not whole groups of {weights.group}",
                          wanted=f"a multiple of {weights.group}", found=str(k),
                          hint="Choose another format or group size.")

@@ -86,18 +86,33 @@ def graph_sizes(
 
 
 def own_context(checkpoint: Checkpoint) -> int:
-    """Return the longest context of a model: what --max-model-len is by default."""
+    """Return what --max-model-len is by default: the longest context of a model, under longrope
+    the one before it was stretched (vllm config/model.py:_get_and_verify_max_len)."""
+    original = checkpoint.text_config.get("original_max_position_embeddings")
+    if _scaling(checkpoint)[0] == "longrope" and isinstance(original, int):
+        return original
+    return derived_context(checkpoint)[0]
+
+
+def derived_context(checkpoint: Checkpoint) -> tuple[int, str | None]:
+    """Return the longest context of a model and the config's field that says it, None where no
+    field does."""
     config = checkpoint.text_config
-    found = [config[name] for name in CONTEXT_FIELDS if isinstance(config.get(name), int)]
-    length = min(found, default=ASSUMED_CONTEXT_TOKENS)
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type"))
+    found = [(config[name], name) for name in CONTEXT_FIELDS if isinstance(config.get(name), int)]
+    length, key = min(found, key=lambda pair: pair[0], default=(ASSUMED_CONTEXT_TOKENS, None))
+    kind, scaling = _scaling(checkpoint)
     factor = scaling.get("factor")
     if kind in ROPE_KEEPS_LENGTH or not isinstance(factor, (int, float)):
-        return length
+        return length, key
     if kind == "yarn":
         length = scaling.get("original_max_position_embeddings", length)
-    return int(length * factor)
+    return int(length * factor), key
+
+
+def _scaling(checkpoint: Checkpoint) -> tuple[str | None, Mapping[str, Any]]:
+    config = checkpoint.text_config
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return scaling.get("rope_type", scaling.get("type")), scaling
 
 
 def _facts(

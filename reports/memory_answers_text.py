@@ -45,7 +45,8 @@ def users_text(found: Users) -> str:
     asked = f"{found.users:,} requests of {found.context_tokens:,} tokens at once"
     now = f"As asked, {found.most_users:,.2f} such requests fit at once."
     if found.share is None:
-        return f"{asked}: not with the whole GPU. {now}"
+        why = f" ({found.problem})" if found.problem else ""
+        return f"{asked}: not with the whole GPU{why}. {now}"
     return f"{asked}: {found.flag} {found.share:g} or more. {now}"
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from jsonschema import validate
 from quantplan.planner.levers import Lever
 from quantplan.tables.errors import UsageError
 
 from quantplan import budget, choices, fits, formats, levers, reports, users
+from quantplan.cli import quantplan
 
 MODEL = "llama-3.1-8b"
 ENGINES = ("vllm", "sglang")
@@ -92,11 +94,11 @@ def test_fits_are_budgets_by_gpu() -> None:
         ("vllm", "4090"), ("vllm", "HBM3")]
     for fit in found:
         card = "4090" if fit.gpu.name.endswith("4090") else "h100"
-        found = budget(MODEL, gpu=card, engine=fit.engine)
-        if found.refusal is None:
-            assert fit.kv_tokens == found.kv_tokens
+        alone = budget(MODEL, gpu=card, engine=fit.engine)
+        if alone.refusal is None:
+            assert fit.kv_tokens == alone.kv_tokens
         else:
-            assert (fit.kv_tokens, fit.problem) == (None, found.refusal.hint)
+            assert (fit.kv_tokens, fit.problem) == (None, alone.refusal.hint)
 
 
 def test_a_gpu_that_is_too_small_says_what_is_missing() -> None:
@@ -110,3 +112,36 @@ def test_fits_follow_their_schema() -> None:
 
     schema = json.loads((Path(str(reports.__file__)).parent / "schema/fit.v1.json").read_text())
     validate(fits_data(fits("llama-3.1-70b", gpus=["4090", "h200"])), schema)
+
+
+@pytest.mark.parametrize("engine, name", [("vllm", "budget.v2"), ("sglang", "sglang-budget.v1")])
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "qwen2.5-0.5b"])
+def test_answers_follow_the_schema_of_the_budget(engine: str, name: str, model: str) -> None:
+    result = CliRunner().invoke(quantplan, [
+        "budget", model, "--gpu", "h100", "--engine", engine, "--levers", "--formats", "--gpus",
+        "2", "--users", "4", "--context", "4096", "--format", "json"])
+    found = json.loads(result.output)
+    assert [key for key in ("levers", "formats", "choices", "users") if found[key]] == [
+        "levers", "formats", "choices", "users"]
+    validate(found, json.loads(
+        (Path(str(reports.__file__)).parent / f"schema/{name}.json").read_text()))
+
+
+def test_experts_are_spread_over_every_data_parallel_rank() -> None:
+    """vllm 0.32.0 fused_moe/config.py:FusedMoEParallelConfig.make: 128 experts over tp * dp ranks,
+    whole ones with expert parallelism; each is 3 x 2,048 x 768 values of 2 bytes in 48 layers."""
+    expert = 48 * 3 * 2048 * 768 * 2
+    for dp, tp in ((1, 4), (2, 2), (4, 1)):
+        for whole in (False, True):
+            found = budget("qwen3-30b-a3b", gpu="h200", tp=tp, dp=dp, enable_expert_parallel=whole)
+            (line,) = (x for x in found.weights.lines if x.name == "expert weights")
+            assert line.bytes == 128 // 4 * expert
+
+
+def test_a_context_beyond_the_model_s_is_told() -> None:
+    from quantplan.reports.memory_answers_text import users_text
+
+    found = users(MODEL, 1, 200_000, gpu="h200")
+    assert found.share is None
+    assert "not with the whole GPU (vllm 0.32.0 does not start (config fields): User-specified " \
+        "max_model_len (200000) is greater than" in users_text(found)
