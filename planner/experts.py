@@ -33,6 +33,9 @@ class Alignment(NamedTuple):
         return other or self.intermediate
 
 
+TABLES = {"vllm": "memory/experts", "sglang": "memory/sglang-experts"}
+
+
 class Spread(NamedTuple):
     """How experts lie on the ranks: `cut` ranks share each of them, `ranks` hold whole ones of
     their own; the sizes of one rank are rounded up as `alignment` says."""
@@ -42,10 +45,10 @@ class Spread(NamedTuple):
     alignment: Alignment = Alignment()
 
 
-def alignment(experts_list: str, backend: str) -> Alignment:
+def alignment(experts_list: str, backend: str, table: str = TABLES["vllm"]) -> Alignment:
     """Return what the backend of a list of the engine's experts_lists rounds sizes up to."""
     facts = {"moe.list": experts_list, "moe.backend": backend}
-    rows = read_table("memory/experts")["rows"]
+    rows = read_table(table)["rows"]
     return next((Alignment(**row["value"]) for row in rows
                  if all(_holds(condition, facts) for condition in row["when"])), Alignment())
 
@@ -74,8 +77,8 @@ def spread_of(deployment: Deployment, trace: Trace | None) -> Spread:
     ranks = deployment.tp * deployment.dp
     layers = trace.layers if trace else ()
     served = next((x for x in layers if x.moe_backend is not None and x.selection), None)
-    rounded = alignment(served.selection.family, str(served.moe_backend)) if (
-        served is not None and served.selection is not None) else Alignment()
+    rounded = alignment(served.selection.family, str(served.moe_backend), TABLES[trace.engine]) if (
+        trace and served is not None and served.selection is not None) else Alignment()
     whole = deployment.expert_parallel
     return Spread(1 if whole else ranks, ranks if whole else 1, rounded)
 

@@ -21,6 +21,7 @@ from quantplan.dispatch.structure import Structure
 from quantplan.dispatch.trace import Refusal, Trace
 from quantplan.planner.budget import ASSUMED_CAPABILITY, EngineRefusal
 from quantplan.planner.deployed import gpu_memory, start_refusal
+from quantplan.planner.experts import placed
 from quantplan.planner.lines import MEASURED, MODELLED, BudgetLine, total_bytes
 from quantplan.planner.loaded_weights import Loader, weigh_loaded
 from quantplan.planner.sglang_budget import SglangBudget
@@ -199,7 +200,8 @@ def _weights(asked: Asked) -> Weights:
                             hint="`quantplan explain` says what the engine does with it.")
     loader = Loader(asked.deployment, asked.trace.dtype, asked.device.capability, asked.trace,
                     _quantized(checkpoint, asked.trace), engine=ENGINE)
-    return weigh_loaded(checkpoint, asked.weighed, loader)
+    spread = placed(asked.weighed, asked.deployment, asked.trace, checkpoint.served_config)
+    return weigh_loaded(checkpoint, spread, loader)
 
 
 def _quantized(checkpoint: Checkpoint, trace: Trace) -> Callable[[str, int], bool] | None:
