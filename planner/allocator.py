@@ -75,12 +75,28 @@ class Allocator:
             return None
         wanted = block_bytes(size)
         small = wanted <= SMALL_BYTES
+        pool = self._free[small]
+        if small and len(pool) == 1 and pool[0][0] - wanted >= SMALLEST_BLOCK_BYTES:
+            return self._from_tail(pool, wanted)
         block = self._found(wanted, small) or self._segment(wanted, small)
         rest = block.bytes - wanted
         if rest >= SMALLEST_BLOCK_BYTES if small else rest > SMALL_BYTES:
             self._cut(block, wanted)
         block.free = False
         self.allocated_bytes += block.bytes
+        self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
+        return block
+
+    def _from_tail(self, pool: list[tuple[Any, ...]], wanted: int) -> Block:
+        """Return the front of the small pool's only free block: what the longer way does too."""
+        rest: Block = pool[0][2]
+        block = Block(rest.start, wanted, True)
+        block.before, block.behind, rest.before = rest.before, rest, block
+        if block.before is not None:
+            block.before.behind = block
+        rest.start, rest.bytes = rest.start + wanted, rest.bytes - wanted
+        pool[0] = rest.place
+        self.allocated_bytes += wanted
         self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
         return block
 
