@@ -39,7 +39,7 @@ from quantplan.planner.sglang_pools import (
 )
 from quantplan.planner.sglang_settings import encoder_cache, memory_facts, settings
 from quantplan.planner.weights import Weights, count_parameters
-from quantplan.tables.errors import EngineRefusalError, NotKnownError
+from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
 
 Table = Mapping[str, Any]
 STAGE = "memory"
@@ -95,7 +95,12 @@ def sglang_budget(
         attention, memory_facts(attention.facts, checkpoint, flags), trace,
         _kv_dtype(table, trace))
     mib = device.memory_mib if gpu_mem is None and device.memory_mib else memory_bytes >> 20
-    found = _filled(asked, mib, _weights(asked))
+    try:
+        found = _filled(asked, mib, _weights(asked))
+    except UsageError:
+        if refusal:
+            raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
+        raise
     return found._replace(refusal=refusal or found.refusal,
                           notes=(*found.weights.notes, *_notes(gpu, asked)))
 

@@ -182,3 +182,17 @@ def test_shared_experts_are_whole_with_deepep() -> None:
 def test_drafts_with_a_model_of_their_own_are_not_known() -> None:
     with pytest.raises(NotKnownError, match=r"draft's weights and layers of .* EAGLE"):
         of(speculative_algorithm="EAGLE")
+
+
+def test_ranks_that_a_layer_does_not_divide_over_are_the_engine_s_refusal() -> None:
+    """layers/linear.py: QKVParallelLinear's assertion; 32 heads over 3 ranks."""
+    with pytest.raises(EngineRefusalError) as raised:
+        of("llama-3.1-8b", tp=3)
+    assert "does not start (shapes under TP): AssertionError" in str(raised.value)
+
+
+def test_what_kernels_free_follows_the_schema() -> None:
+    """modelopt_quant.py: NVFP4's scales of activations end when a kernel of 16 bits is prepared."""
+    found = of("qwen3-8b", gpu="h200", as_format="modelopt-nvfp4").to_dict()
+    assert min(line["bytes"] for line in found["weights"]["lines"]) < 0
+    jsonschema.validate(found, SCHEMA)
