@@ -62,5 +62,8 @@ def _row(name: str, dtype: str, found: Attempt) -> FormatRow:
 
 
 def is_weight_only(modes: str) -> bool:
-    """Return whether the first mode named keeps 16-bit activations under smaller weights."""
-    return any(modes.startswith(WEIGHT_ONLY.format(bits=bits)) for bits in BITS)
+    """Return whether linear layers and experts all keep 16-bit activations, some under smaller
+    weights."""
+    named = [part.split()[0] for part in modes.split(", experts ")]
+    smaller = {WEIGHT_ONLY.format(bits=bits) for bits in BITS}
+    return bool(smaller.intersection(named)) and all(mode.endswith("A16") for mode in named)

@@ -88,5 +88,6 @@ def fits_data(fits: Sequence[Fit]) -> dict[str, Any]:
 
 def _fit_words(fit: Fit) -> str:
     if fit.problem or fit.kv_tokens is None:
-        return "no: " + " ".join(str(fit.problem).split())[:60]
+        known = f"{fit.engine} {fit.version} does not start "
+        return "no: " + " ".join(str(fit.problem).split()).removeprefix(known)[:60]
     return f"{fit.kv_tokens:,}"

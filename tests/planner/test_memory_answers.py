@@ -145,3 +145,19 @@ def test_a_context_beyond_the_model_s_is_told() -> None:
     assert found.share is None
     assert "not with the whole GPU (vllm 0.32.0 does not start (config fields): User-specified " \
         "max_model_len (200000) is greater than" in users_text(found)
+
+
+@pytest.mark.parametrize("modes, wanted", [
+    ("W4A16 Machete", True), ("W16A16, experts W4A16 Triton", True), ("W8A8 CUTLASS", False),
+    ("W4A8 Humming, experts W4A16 Marlin", False), ("W16A16, experts W16A16 Triton", False)])
+def test_weight_only_is_16_bit_arithmetic_under_smaller_weights(modes: str, wanted: bool) -> None:
+    from quantplan.planner.formats_compared import is_weight_only
+
+    assert is_weight_only(modes) == wanted
+
+
+def test_a_gpu_that_does_not_start_says_why_after_the_engine() -> None:
+    from quantplan.reports.memory_answers_text import fits_text
+
+    text = fits_text(fits("gpt-oss-20b", engines=["vllm"], gpus=["t4"]))
+    assert "no: (capability gate): The quantization method" in text
