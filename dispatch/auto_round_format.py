@@ -19,8 +19,8 @@ def auto_round_format(section: Config) -> WeightFormat:
     """
     packing = section.get("packing_format") or GPTQ
     bits, group = section.get("bits"), section.get("group_size")
-    if section.get("data_type", "int") != "int" or packing not in (GPTQ, AWQ) or (
-            bits not in (2, 4, 8) or type(group) is not int):
+    if section.get("data_type", "int") != "int" or packing not in (GPTQ, AWQ) or not (
+            isinstance(bits, int) and bits in (2, 4, 8) and isinstance(group, int)):
         raise not_known(f"auto-round {section.get('data_type', 'int')}{bits} in {packing}",
                         f"integers of 2, 4 or 8 bits in {GPTQ} or {AWQ}")
     symmetric = section.get("sym", True) is not False

@@ -22,6 +22,7 @@ from quantplan.dispatch.weight_format import read_format
 from quantplan.planner.kept import Served, kept_tensors, kernel_row, marlin_tiles
 from quantplan.planner.parameters import RankLayer, rank_layers
 from quantplan.tables.engine_loading import load_engine
+from quantplan.tables.load import read_table
 
 BASE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
         "intermediate_size": 5632, "num_hidden_layers": 1, "num_attention_heads": 16,
@@ -94,3 +95,13 @@ def test_what_sglang_keeps_of_a_layer(form: str, gpu: str, line_bytes: int) -> N
         for tensor in kept_tensors(layer, weights, rows[layer.path],
                                    Served(trace.dtype, int(gpu), "sglang")))
     assert grown == line_bytes
+
+
+def test_rows_of_experts_name_a_list_and_a_backend_of_the_engine() -> None:
+    lists = load_engine("vllm")["experts_lists"]
+    known = {f"{name} {backend['id']}" for name, row in lists.items()
+             for backend in row.get("backends") or lists[row["like"]]["backends"]}
+    named = {name for row in read_table("kept/vllm")["kernels"] for name in row["kernels"]
+             if " " in name}
+    assert named
+    assert named <= known
