@@ -64,7 +64,8 @@ def loaded_bytes(
 
 
 def _stages(structure: Structure, loader: Loader) -> tuple[Stage, ...]:
-    return stages(structure.num_layers, loader.pp, loader.deployment.env.get(PARTITION))
+    return stages(structure.num_layers, loader.pp,
+                  loader.deployment.env.get(PARTITION[loader.engine]), loader.engine)
 
 
 def _stage(

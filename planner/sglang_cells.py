@@ -42,7 +42,7 @@ class Cells(NamedTuple):
 
 class Attended(NamedTuple):
     """What the cells are made of: the cache's dtype and what --kv-cache-dtype became, ranks
-    of an attention group."""
+    of an attention group, and the layers of the largest pipeline stage where there are several."""
 
     rules: Rules
     facts: Facts
@@ -50,6 +50,7 @@ class Attended(NamedTuple):
     kv_dtype: str
     kv_asked: str
     tp: int
+    stage_layers: int | None = None
 
 
 def cells(structure: Structure, at: Attended) -> Cells:
@@ -63,7 +64,7 @@ def cells(structure: Structure, at: Attended) -> Cells:
     if at.facts["model.window_pool"]:
         return _windowed(modules, at)
     layers = len({i for module in modules for i in module.layers}) if state else (
-        structure.num_layers)
+        at.stage_layers or structure.num_layers)
     return Cells((_heads("KV cache", modules, layers, at),), state=state)
 
 
@@ -72,6 +73,11 @@ def _check_known(structure: Structure, at: Attended) -> None:
         if structure.architecture in row["architectures"]:
             raise NotKnownError(f"SGLang's budget: {row['what']} ({structure.architecture})",
                                 hint="`quantplan explain` answers for its kernels.")
+    staged = at.stage_layers is not None and (
+        at.facts["model.window_pool"] or at.facts["model.dsa"] or _state_row(structure, at))
+    if staged:
+        raise NotKnownError(f"SGLang's pools of a pipeline stage of {structure.architecture}",
+                            hint="Drop --pp: how its kinds of layers fall on stages is not read.")
     if at.kv_dtype == FP4 and not at.facts["model.mla"]:
         raise NotKnownError(f"SGLang's bytes per token of --kv-cache-dtype {at.kv_asked}",
                             hint="Its scales and workspace depend on the attention backend.")
@@ -119,7 +125,8 @@ def _latent(
 ) -> Iterator[BudgetLine]:
     """Yield the lines of latent attention, and of its indexer."""
     rank, rope = modules[0].facts["kv_lora_rank"], modules[0].facts["qk_rope_head_dim"]
-    layers = len({i for m in modules for i in m.layers}) if state else structure.num_layers
+    layers = len({i for m in modules for i in m.layers}) if state else (
+        at.stage_layers or structure.num_layers)
     row, item = at.rules["cells"], ITEM_BYTES[at.kv_dtype]
     dim, words = rank + rope, f"({rank} + {rope})"
     sparse = bool(at.facts["model.dsa"])
@@ -152,8 +159,7 @@ def _indexer(structure: Structure, at: Attended) -> BudgetLine:
 def _state(structure: Structure, at: Attended) -> BudgetLine | None:
     """Return the bytes of one slot of the state pool, None for a model without states
     (configs/mamba_utils.py:Mamba2StateShape)."""
-    row = next((row for row in at.rules["states"] if at.facts.get(row.get("fact"))
-                or structure.architecture in row.get("architectures", ())), None)
+    row = _state_row(structure, at)
     if row is None:
         return None
     fields = at.config[row["within"]] if "within" in row else at.config
@@ -168,6 +174,11 @@ def _state(structure: Structure, at: Attended) -> BudgetLine | None:
     return BudgetLine("state", (conv * 2 + temporal * item) * layers,
                       f"{layers} layers x ({conv:,} x 2 + {temporal:,} x {item} bytes) per slot",
                       row["source"], EXACT)
+
+
+def _state_row(structure: Structure, at: Attended) -> Rules | None:
+    return next((row for row in at.rules["states"] if at.facts.get(row.get("fact"))
+                 or structure.architecture in row.get("architectures", ())), None)
 
 
 def _field(fields: Mapping[str, Any], name: str) -> int:

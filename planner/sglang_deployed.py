@@ -38,6 +38,7 @@ from quantplan.planner.sglang_pools import (
     token_bytes,
 )
 from quantplan.planner.sglang_settings import encoder_cache, memory_facts, settings
+from quantplan.planner.stages import PARTITION, stages
 from quantplan.planner.weights import Weights, count_parameters
 from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
 
@@ -107,8 +108,6 @@ def sglang_budget(
 
 def _check_known(rules: Mapping[str, Any], flags: MemoryFlags) -> None:
     """Raise NotKnownError for what cannot be weighed."""
-    if flags.pp > 1:
-        raise NotKnownError("SGLang's weights of a pipeline stage", hint="Drop --pp.")
     algorithm = flags.speculative_algorithm
     if algorithm is not None and most_requests(rules, flags) is None:
         raise NotKnownError(f"the draft's weights and layers of --speculative-algorithm "
@@ -123,7 +122,7 @@ def _filled(asked: Asked, memory_mib: int, weights: Weights) -> SglangBudget:
     served = settings(rules, asked.facts, asked.checkpoint, flags, memory_mib=memory_mib, tp=tp)
     held = cells(asked.structure, Attended(
         rules, asked.facts, config, asked.kv_dtype, asked.attention.kv_dtype,
-        tp // flags.attention_groups))
+        tp // flags.attention_groups, _stage_layers(asked)))
     derived = context_tokens(rules, config)
     before = tuple(_measured(asked, "runtime", "ranks"))
     loading = tuple(_measured(asked, "loading"))
@@ -153,13 +152,23 @@ def _kv_dtype(table: Table, trace: Trace) -> str:
     return str(table["kv_dtypes"].get(name, name))
 
 
+def _stage_layers(asked: Asked) -> int | None:
+    """Return the layers of the pipeline stage that has most, None of a single one: every rank has
+    as many tokens as the poorest, and as little memory
+    (mem_cache/kv_cache_configurator.py:KVCacheConfigurator._apply_token_constraints)."""
+    layers, pp = asked.structure.num_layers, asked.flags.pp
+    given = asked.deployment.env.get(PARTITION[ENGINE])
+    return None if pp == 1 else max(
+        (stage.end or layers) - stage.start for stage in stages(layers, pp, given, ENGINE))
+
+
 def _measured(asked: Asked, *ids: str) -> Iterator[BudgetLine]:
     """Yield the constants that only a run shows, those of this family of GPUs first."""
     family = capability_family(asked.device.capability)
     for name in ids:
         row = next(row for row in asked.rules["measured"] if row["id"] == name
                    and family in row.get("families", (family,)))
-        if asked.deployment.tp >= row.get("from_ranks", 1):
+        if asked.deployment.tp * asked.flags.pp >= row.get("from_ranks", 1):
             yield BudgetLine(row["name"], round(row["gib"] * GIB), f"{row['gib']} GiB, give or take"
                              f" {row['plus_minus_gib']}: {row['measured_on']}", row["evidence"],
                              MEASURED, round(row["plus_minus_gib"] * GIB))
@@ -204,7 +213,7 @@ def _weights(asked: Asked) -> Weights:
         raise NotKnownError(f"the weight bytes of --quantization {asked_for} in SGLang",
                             hint="`quantplan explain` says what the engine does with it.")
     loader = Loader(asked.deployment, asked.trace.dtype, asked.device.capability, asked.trace,
-                    _quantized(checkpoint, asked.trace), engine=ENGINE)
+                    _quantized(checkpoint, asked.trace), asked.flags.pp, ENGINE)
     spread = placed(asked.weighed, asked.deployment, asked.trace, checkpoint.served_config)
     return weigh_loaded(checkpoint, spread, loader)
 

@@ -8,7 +8,8 @@ from quantplan.dispatch.formats import is_head
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import UsageError
 
-PARTITION = "VLLM_PP_LAYER_PARTITION"
+PARTITION = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION"}
+"""Engine -> the variable with the layers of each stage."""
 
 
 class Stage(NamedTuple):
@@ -42,32 +43,39 @@ def _before_layers(structure: Structure, module: Module) -> bool:
 WHOLE = Stage()
 
 
-def stages(layers: int, pp: int, partition: str | None = None) -> tuple[Stage, ...]:
-    """Return the stages of `pp` ranks, by the engine's rule or by VLLM_PP_LAYER_PARTITION
-    (vllm 0.32.0 distributed/utils.py:get_pp_indices). Raises UsageError for more ranks than layers
-    and a partition that is none."""
-    sizes = _even(layers, pp) if partition is None else _given(partition, layers, pp)
+def stages(
+    layers: int, pp: int, partition: str | None = None, engine: str = "vllm"
+) -> tuple[Stage, ...]:
+    """Return the stages of `pp` ranks, by the engine's rule or by its variable, `partition`
+    (vllm 0.32.0 and sglang 0.5.22 distributed/utils.py:get_pp_indices).
+
+    Raises UsageError for more ranks than layers and a partition that is none.
+    """
+    sizes = (_even(layers, pp, engine) if partition is None
+             else _given(partition, layers, pp, PARTITION[engine]))
     starts = [sum(sizes[:rank]) for rank in range(pp + 1)]
     return tuple(Stage(starts[rank], starts[rank + 1], rank == 0, rank == pp - 1)
                  for rank in range(pp))
 
 
-def _even(layers: int, pp: int) -> list[int]:
+def _even(layers: int, pp: int, engine: str) -> list[int]:
+    """Return even sizes; vLLM leaves the last stage without further layers, SGLang begins there."""
     if not 1 <= pp <= layers:
         raise UsageError("pipeline parallel size", wanted=f"1 to {layers} (its layers)",
                          found=str(pp))
     sizes = [layers // pp] * pp
-    for place in range(2, layers % pp + 2):
+    first = 2 if engine == "vllm" else 1
+    for place in range(first, layers % pp + first):
         sizes[-place] += 1
     return sizes
 
 
-def _given(partition: str, layers: int, pp: int) -> list[int]:
+def _given(partition: str, layers: int, pp: int, variable: str) -> list[int]:
     try:
         sizes = [int(size) for size in partition.split(",")]
     except ValueError:
         sizes = []
     if len(sizes) != pp or sum(sizes) != layers:
-        raise UsageError(PARTITION, wanted=f"{pp} numbers of layers, {layers} in all",
+        raise UsageError(variable, wanted=f"{pp} numbers of layers, {layers} in all",
                          found=repr(partition))
     return sizes

@@ -122,7 +122,8 @@ def test_values_that_are_none(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options, words", [
-    ({"pp": 2}, "pipeline stage"), ({"quantization": "fp8"}, "weight bytes")])
+    ({"model": "gpt-oss-20b", "pp": 2}, "pipeline stage"),
+    ({"quantization": "fp8"}, "weight bytes")])
 def test_weights_that_are_not_known(options: dict[str, Any], words: str) -> None:
     with pytest.raises(NotKnownError, match=words):
         of(**options)

@@ -42,6 +42,7 @@ def answered(row: dict[str, Any]) -> tuple[list[Any], int, list[Any] | None, lis
     rules, args = table["memory"], row["args"]
     flags = MemoryFlags(**{key: value for key, value in args.items()
                            if key in MemoryFlags._fields})
+    flags = flags._replace(pp=args.get("pp_size", 1))
     asked = Deployment(tp=args.get("tp_size", 1), page_size=args.get("page_size"),
                        kv_cache_dtype=args.get("kv_cache_dtype", "auto"))
     checkpoint = lifted(table, Checkpoint("model", "mapping", CONFIGS[row["config"]]))
@@ -50,9 +51,11 @@ def answered(row: dict[str, Any]) -> tuple[list[Any], int, list[Any] | None, lis
     facts = memory_facts(attention.facts, checkpoint, flags)
     served = settings(rules, facts, checkpoint, flags, memory_mib=row["gpu_mib"], tp=asked.tp)
     dtype = kv_dtype(table, attention.kv_dtype, model_dtype(checkpoint, "auto"), None)
-    held = cells(built(checkpoint, model_row(table, checkpoint)), Attended(
+    structure = built(checkpoint, model_row(table, checkpoint))
+    held = cells(structure, Attended(
         rules, facts, checkpoint.text_config, dtype, attention.kv_dtype,
-        asked.tp // flags.attention_groups))
+        asked.tp // flags.attention_groups, None if flags.pp == 1 else -(
+            -structure.num_layers // flags.pp)))
     context = flags.context_length or context_tokens(rules, checkpoint.text_config)
     cache = encoder_cache(rules, facts)
     found = pools(rules, held, Room(

@@ -54,3 +54,13 @@ def test_the_last_stage_has_a_tied_embedding_too() -> None:
     first, last = (weigh(checkpoint, structure, stage=stage) for stage in stages(24, 2))
     embedding = 151936 * 896 * 2
     assert first.bytes + last.bytes == weigh(checkpoint, structure).bytes + embedding
+
+
+def test_sglang_gives_further_layers_to_the_last_stages() -> None:
+    """sglang 0.5.22 distributed/utils.py:get_pp_indices of 61 layers, and its variable."""
+    assert [(s.start, s.end) for s in stages(61, 4, engine="sglang")] == [
+        (0, 15), (15, 30), (30, 45), (45, 61)]
+    assert [(s.start, s.end) for s in stages(32, 3, engine="sglang")] == [
+        (0, 10), (10, 21), (21, 32)]
+    with pytest.raises(UsageError, match="SGLANG_PP_LAYER_PARTITION"):
+        stages(32, 2, "20,13", "sglang")
