@@ -103,7 +103,7 @@ def sglang_budget(
             raise EngineRefusalError(refusal.line(), hint=refusal.hint) from None
         raise
     return found._replace(refusal=refusal or found.refusal,
-                          notes=(*found.weights.notes, *_notes(gpu, asked)))
+                          notes=(*found.weights.notes, *_notes(gpu, asked), *_idle_flags(found)))
 
 
 def _check_known(rules: Mapping[str, Any], flags: MemoryFlags) -> None:
@@ -229,6 +229,18 @@ def _quantized(checkpoint: Checkpoint, trace: Trace) -> Callable[[str, int], boo
 def _refusal(trace: Trace, refused: Refused | None) -> EngineRefusal | None:
     return refused and EngineRefusal(f"{trace.engine} {trace.version}", STAGE, refused.message,
                                      refused.hint)
+
+
+def _idle_flags(found: SglangBudget) -> Iterator[Note]:
+    """Say which flags of a pool are given that the model does not have."""
+    state, window = found.cells.state is not None, bool(found.cells.window)
+    pools = {"swa_full_tokens_ratio": ("pool of windows", window),
+             "mamba_full_memory_ratio": ("pool of states", state),
+             "max_mamba_cache_size": ("pool of states", state)}
+    for name, (pool, has) in pools.items():
+        if getattr(found.flags, name) is not None and not has:
+            yield Note("flag-without-effect", f"--{name.replace('_', '-')} changes nothing: this "
+                       f"model has no {pool}", severity="info")
 
 
 def _notes(gpu: Gpu | None, asked: Asked) -> Iterator[Note]:

@@ -197,3 +197,18 @@ def test_what_kernels_free_follows_the_schema() -> None:
     found = of("qwen3-8b", gpu="h200", as_format="modelopt-nvfp4").to_dict()
     assert min(line["bytes"] for line in found["weights"]["lines"]) < 0
     jsonschema.validate(found, SCHEMA)
+
+
+@pytest.mark.parametrize("flag, value, pool", [
+    ("swa_full_tokens_ratio", 0.5, "windows"), ("mamba_full_memory_ratio", 0.5, "states"),
+    ("max_mamba_cache_size", 8, "states")])
+def test_a_flag_of_a_pool_that_the_model_lacks(flag: str, value: float, pool: str) -> None:
+    notes = [note for note in of(**{flag: value}).notes if note.id == "flag-without-effect"]
+    assert [note.message for note in notes] == [
+        f"--{flag.replace('_', '-')} changes nothing: this model has no pool of {pool}"]
+    assert of(**{flag: value}).kv_tokens == of().kv_tokens
+
+
+def test_a_flag_of_a_pool_that_the_model_has() -> None:
+    notes = of("gpt-oss-20b", swa_full_tokens_ratio=0.5).notes
+    assert "flag-without-effect" not in {note.id for note in notes}
