@@ -179,3 +179,15 @@ def test_triton_experts_of_hopper_are_padded_scales_and_wide_biases() -> None:
     scales = (5888 + 3072) * 92 - (5760 + 2880) * 90
     assert lines(loaded(Checkpoint("m", "mapping", config)))["kernel repacking"] == (
         24 * 32 * (scales + 2 * (5760 + 2880)))
+
+
+def test_humming_experts_are_padded_to_256_outputs_and_128_inputs() -> None:
+    """vLLM 0.32.0 humming/moe.py:_prepare_and_transform_sublayer: 5760 x 2880 become 5888 x 2944,
+    2880 x 2880 become 3072 x 2944; a byte is two weights, or the scale of 32."""
+    config = model_config("openai/gpt-oss-20b")
+    assert config is not None
+    weights = (5888 + 3072) * 2944 - (5760 + 2880) * 2880
+    found = loaded(Checkpoint("m", "mapping", config), moe_backend="humming")
+    assert lines(found)["kernel repacking"] == 24 * 32 * (
+        weights // 2 + weights // 32 + 2 * (5888 + 3072 - 5760 - 2880))
+    assert not [note for note in found.notes if note.id == "kernel-memory-not-known"]
