@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 from quantplan.planner.memory_question import MemoryQuestion, attempt
 
+REPLICAS_APART = "sglang"
+"""The engine whose data parallel replicas are servers of their own, alike in memory (sglang 0.5.22
+srt/managers/data_parallel_controller.py); its expert parallelism is not tried."""
+
 
 class Choice(NamedTuple):
     """One way to use all GPUs; tokens are those of all replicas together, `problem` is why the
@@ -33,7 +37,8 @@ class Choice(NamedTuple):
 def choices(question: MemoryQuestion, gpus: int) -> tuple[Choice, ...]:
     """Return every way in which `gpus` GPUs share the model, those with most tokens first, those
     that do not start last."""
-    found = [_tried(question, choice) for choice in _ways(gpus, _has_experts(question))]
+    experts = question.table["engine"] != REPLICAS_APART and _has_experts(question)
+    found = [_tried(question, choice) for choice in _ways(gpus, experts)]
     return tuple(sorted(found, key=lambda choice: (choice.problem is not None,
                                                    -(choice.kv_tokens or 0))))
 
@@ -58,8 +63,10 @@ def _has_experts(question: MemoryQuestion) -> bool:
 
 
 def _tried(question: MemoryQuestion, choice: Choice) -> Choice:
-    found = attempt(question, {"tp": choice.tp, "pp": choice.pp, "dp": choice.dp,
-                               "expert_parallel": choice.expert_parallel})
+    changes = {"tp": choice.tp, "pp": choice.pp}
+    if question.table["engine"] != REPLICAS_APART:
+        changes |= {"dp": choice.dp, "expert_parallel": choice.expert_parallel}
+    found = attempt(question, changes)
     budget = found.budget
     if budget is None:
         return choice._replace(problem=found.problem)

@@ -50,7 +50,9 @@ class Room(NamedTuple):
 
 
 def pools(rules: Rules, cells: Cells, room: Room, flags: MemoryFlags) -> Pools:
-    """Return the pools that the engine makes, in its order."""
+    """Return the pools that the engine makes, in its order; none where the weights do not load."""
+    if room.after_gib <= 0:
+        return Pools(0, refused=_overfull(rules, room))
     left = room.after_gib - room.before_gib * (1 - room.fraction) - room.encoder_gib
     slots = None
     if cells.state is not None:

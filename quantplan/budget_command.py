@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quantplan.commands import asked_of, json_object
 from quantplan.options import engine_named
 from quantplan.output import say, say_json, wrapped
-from quantplan.tables.errors import UsageError
+from quantplan.tables.errors import NotKnownError, UsageError
 
 if TYPE_CHECKING:
     from quantplan.planner.budget import Budget
@@ -19,7 +19,7 @@ SECTIONS = ("levers", "formats", "choices", "users")
 
 def run_budget(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     """Print the memory budget of each engine; return 0 when the weights and a block of KV cache fit
-    and nothing known keeps an engine from starting, else 1."""
+    and nothing known keeps an engine from starting, 4 where one has no answer, else 1."""
     from quantplan.memory import budget
 
     if options["model"] is None:
@@ -28,7 +28,15 @@ def run_budget(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     named = [engine_named(text, "--engine") for text in engines or ("vllm",)]
     questions = [{"engine": engine, "engine_version": version, **memory_asked(options),
                   **asked_of(options)} for engine, version in named]
-    found = [budget(options["model"], **asked) for asked in questions]
+    found, gaps = [], []
+    for asked in questions:
+        try:
+            found.append(budget(options["model"], **asked))
+        except NotKnownError as error:
+            gaps.append((asked["engine"], error))
+    if not found:
+        raise gaps[0][1]
+    questions = [asked for asked in questions if asked["engine"] not in dict(gaps)]
     further = [dict(_answers(options, asked, each))
                for asked, each in zip(questions, found, strict=True)]
     if options["svg"]:
@@ -36,9 +44,14 @@ def run_budget(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     if options["format_"] == "json":
         views = [{**each.to_dict(), **_data(more)}
                  for each, more in zip(found, further, strict=True)]
+        views += [{**error.to_dict(), "engine": {"name": engine}} for engine, error in gaps]
         say_json(views[0] if len(views) == 1 else views)
     else:
         say("\n".join(_text(*pair) for pair in zip(found, further, strict=True)))
+        for engine, error in gaps:
+            say(f"\n{engine}: {error}")
+    if gaps:
+        return gaps[0][1].exit_code
     return 0 if all(each.fits and not each.refusal for each in found) else 1
 
 
