@@ -4,13 +4,14 @@ what is not known of one leaves the others' answers standing."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.dispatch.resolve import resolve
 from quantplan.dispatch.time_limit import limited
 from quantplan.dispatch.trace import Trace
 from quantplan.tables.errors import NotKnownError, QuantplanError, UsageError
+from quantplan.tables.record import NamedTuple
 
 Table = Mapping[str, Any]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.regular_file import read_bytes, shown
 from quantplan.tables.errors import CheckpointError, NotKnownError, QuantplanError
+from quantplan.tables.record import NamedTuple
 
 CONFIG = "config.json"
 SIDE_FILES = (

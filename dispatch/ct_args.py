@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.torch_dtypes import printed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "compressed_tensors 0.17.0 quantization/quant_args.py:QuantizationArgs"
 STRATEGIES = ("tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")

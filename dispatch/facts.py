@@ -6,7 +6,9 @@ M = tokens, N = output features, K = input features. Capabilities are integers: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from quantplan.tables.record import NamedTuple
 
 
 class Tensor(NamedTuple):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from quantplan.dispatch.facts import Gpu
 from quantplan.dispatch.nvml import NAME_ONE, Card, Machine, Problem, clean_text, read_machine
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 Item = Card | Problem
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import NamedTuple
+
+from quantplan.tables.record import NamedTuple
 
 
 class Number(NamedTuple):

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.humming_numbers import Weight
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Config = Mapping[str, Any]
 Rules = Mapping[str, Any]

@@ -4,10 +4,10 @@ by other names: those are joined by what they are in their decoder layer."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from quantplan.dispatch.summary import VOCABULARY
 from quantplan.dispatch.trace import Layer, Trace
+from quantplan.tables.record import NamedTuple
 
 Place = list[Layer | None]
 Name = tuple[object, ...]

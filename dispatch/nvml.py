@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+from quantplan.tables.record import NamedTuple
 
 NAME_ONE = "--gpu 4090, or --capability 8.9"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import EngineError, Finding, Method, Refusal, refuse
 from quantplan.tables.errors import NotKnownError, UsageError
 from quantplan.tables.near_names import did_you_mean, near_names
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 ACCEPTED, REFUSED, UNREGISTERED = "accepted", "refused", "not registered"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from quantplan.tables.record import NamedTuple
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from quantplan.tables.record import NamedTuple
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.structure import Heads, Leaf, Module
+from quantplan.tables.record import NamedTuple
 
 VOCAB_PADDING = 64
 """vLLM model_executor/layers/vocab_parallel_embedding.py:DEFAULT_VOCAB_PADDING_SIZE."""

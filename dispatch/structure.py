@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Note
 from quantplan.dispatch.renames import Renames
+from quantplan.tables.record import NamedTuple
 
 ROUTER = "GateLinear"
 """The engine's class of routers (model_executor/layers/fused_moe/router/gate_linear.py)."""

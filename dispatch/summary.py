@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from quantplan.dispatch.trace import PARTIAL_TABLE, Layer, Trace
 from quantplan.tables.mode_rows import implementations, modes
+from quantplan.tables.record import NamedTuple
 
 VOCABULARY = ("VocabParallelEmbedding", "ParallelLMHead")
 """Modules of a vocabulary: they are no linear layers of the model's body."""

@@ -6,9 +6,10 @@ Texts for people are made in reports/ from these records; nothing here prints.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Check
+from quantplan.tables.record import NamedTuple
 
 SEVERITIES = ("error", "warning", "info")
 PARTIAL_TABLE = "partial-table"

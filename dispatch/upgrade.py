@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.trace import PARTIAL_TABLE, Layer, Trace
 from quantplan.tables.errors import QuantplanError
 from quantplan.tables.hybrid import deciding, hybrid, of_units, unit
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.table_diff import Difference
 
 Told = dict[tuple[str, str], dict[str, Any]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from quantplan.dispatch.config_file import kind
 from quantplan.dispatch.facts import Note, Tensor
 from quantplan.dispatch.regular_file import shown
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 INDEX = "model.safetensors.index.json"
 CONSOLIDATED_INDEX = "consolidated.safetensors.index.json"

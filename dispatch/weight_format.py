@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.tables.errors import CheckpointError, NotKnownError
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 
 Config = Mapping[str, Any]
 

@@ -7,12 +7,12 @@ keep their workspace, and the sampler's rows come when the layers are done.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from quantplan.dispatch.structure import TEXT, Module, Structure
 from quantplan.dispatch.trace import Trace
 from quantplan.planner.lines import EXACT, MEASURED, MODELLED, BudgetLine
 from quantplan.planner.serving import Serving
+from quantplan.tables.record import NamedTuple
 
 ASSUMED_MULTIPROCESSORS = 132
 FLOAT32_BYTES = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import AUTO_LENGTH, Checkpoint, Deployment, Gpu, MemoryFlags, Note
 from quantplan.dispatch.structure import Structure
@@ -18,6 +18,7 @@ from quantplan.planner.weights import Quantized, Weights, count_parameters
 from quantplan.planner.what_if import WhatIf, kv_without_scheme, what_if
 from quantplan.tables.errors import UsageError
 from quantplan.tables.memory_loading import memory_rules
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.versions import default_version
 
 SCHEMA = "quantplan/budget/2"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from quantplan.planner.memory_question import MemoryQuestion, attempt
+from quantplan.tables.record import NamedTuple
 
 REPLICAS_APART = "sglang"
 """The engine whose data parallel replicas are servers of their own, alike in memory (sglang 0.5.22

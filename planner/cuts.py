@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from quantplan.dispatch.shard import Shard, shard
 from quantplan.dispatch.structure import Module
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 OUTPUT_SIZES = ("n", "n_blocks")
 COPIES = "copies"

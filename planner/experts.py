@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.structure import Leaf, Module, Structure
@@ -14,6 +14,7 @@ from quantplan.dispatch.weight_format import read_format
 from quantplan.planner.cuts import COPIES, Cut, cut_leaves, uneven
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 
 
 class Alignment(NamedTuple):

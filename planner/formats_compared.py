@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from quantplan.planner.memory_question import Attempt, MemoryQuestion, attempt
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 
 KV_FP8 = {"vllm": "fp8", "sglang": "fp8_e4m3"}
 """Engine -> --kv-cache-dtype of an FP8 cache."""

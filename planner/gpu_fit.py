@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from quantplan.dispatch.facts import Gpu
 from quantplan.planner.memory_question import MemoryQuestion, attempt
+from quantplan.tables.record import NamedTuple
 
 
 class Fit(NamedTuple):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import lcm, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.weight_format import WeightFormat
 from quantplan.planner.cuts import COPIES
 from quantplan.planner.parameters import RankLayer
 from quantplan.planner.parts import dtype_bits
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.versions import default_version, version_key
 
 

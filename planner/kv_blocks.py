@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.planner.kv_spec import STATE, WINDOW, Spec
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.kv_cache_rows import kernel_blocks
+from quantplan.tables.record import NamedTuple
 
 DEFAULT_TOKENS = 16
 """vllm config/cache.py:CacheConfig.DEFAULT_BLOCK_SIZE."""

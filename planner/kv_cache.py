@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, MemoryFlags, Note
 from quantplan.dispatch.structure import Structure
@@ -17,6 +17,7 @@ from quantplan.planner.lines import EXACT, BudgetLine, total_bytes
 from quantplan.planner.serving import own_context
 from quantplan.tables.errors import UsageError
 from quantplan.tables.kv_cache_rows import kv_rules
+from quantplan.tables.record import NamedTuple
 
 GROUPS_SOURCE = "v1/core/kv_cache_utils.py:get_kv_cache_groups"
 SPECS_SOURCE = "v1/kv_cache_interface.py:KVCacheSpec"

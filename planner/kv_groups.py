@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.planner.kv_spec import FULL, STATE, WINDOW, Spec, Use
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Layers = Mapping[str, Spec]
 Rules = Mapping[str, Any]

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from quantplan.planner.kv_spec import STATE, WINDOW, Spec
+from quantplan.tables.record import NamedTuple
 
 Layers = Mapping[str, Spec]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.planner.kv_groups import Group, form_groups
 from quantplan.planner.kv_layers import indexed
 from quantplan.planner.kv_spec import Spec, Use
+from quantplan.tables.record import NamedTuple
 
 GIB_BYTES = 2**30
 

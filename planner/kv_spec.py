@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from quantplan.tables.record import NamedTuple
 
 FULL, WINDOW, CHUNK, STATE = "full", "window", "chunk", "state"
 """A layer that keeps every token, the last ones, those of a chunk, or one state of fixed size."""

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.planner.cuts import uneven
 from quantplan.planner.parts import model_bits
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.kv_cache_rows import kv_table
+from quantplan.tables.record import NamedTuple
 
 Facts = Mapping[str, Any]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from quantplan.planner.memory_question import MemoryQuestion, attempt
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 
 
 class Lever(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from quantplan.tables.record import NamedTuple
 
 EXACT, MODELLED, MEASURED, SPEC = "exact", "modelled", "measured", "spec"
 UNKNOWN = "not known"

@@ -12,7 +12,6 @@ model_executor/model_runner.py:ModelRunner.load_model).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 from quantplan.dispatch.weight_format import WeightFormat
 from quantplan.planner.allocator import Allocator, Block
@@ -20,6 +19,7 @@ from quantplan.planner.kept import Served, kept_tensors, kernel_row
 from quantplan.planner.lines import EXACT, MODELLED, BudgetLine
 from quantplan.planner.parameters import RankLayer
 from quantplan.planner.rotary import RotaryTable
+from quantplan.tables.record import NamedTuple
 
 KernelOf = Callable[[str], "str | None"]
 """Path of a layer -> its kernel as in planner.kept.kernel_row, None where it has none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Note
 from quantplan.dispatch.structure import Structure
@@ -17,6 +17,7 @@ from quantplan.planner.rotary import RotaryTable, rotary_tables
 from quantplan.planner.stages import PARTITION, Stage, stages
 from quantplan.planner.weights import Quantized, Weights, weigh, weigh_sizes
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 
 class Loader(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from quantplan.dispatch.answers import Answer, Table, answer
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -17,6 +16,7 @@ from quantplan.dispatch.summary import (
 )
 from quantplan.dispatch.trace import EngineError, Finding
 from quantplan.tables.errors import QuantplanError
+from quantplan.tables.record import NamedTuple
 
 
 class Cell(NamedTuple):

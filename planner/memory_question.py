@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags
 from quantplan.tables.errors import QuantplanError
+from quantplan.tables.record import NamedTuple
 
 if TYPE_CHECKING:
     from quantplan.planner.budget import Budget, EngineRefusal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from quantplan.dispatch.formats import can_be_quantized, is_head, is_left_out, is_quantized
 from quantplan.dispatch.structure import Module, Structure
@@ -12,6 +11,7 @@ from quantplan.planner.cuts import Cut, cut_leaves
 from quantplan.planner.experts import Spread, expert_tensors
 from quantplan.planner.parts import Part, format_parts, plain_parts
 from quantplan.planner.stages import WHOLE, Stage
+from quantplan.tables.record import NamedTuple
 
 Quantized = Callable[[str, int], bool]
 

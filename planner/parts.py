@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Tensor
 from quantplan.dispatch.formats import plain_tensors
@@ -14,6 +14,7 @@ from quantplan.dispatch.weight_format import WeightFormat, file_shape, layout_ro
 from quantplan.planner.cuts import Cut, rank_elements
 from quantplan.tables.errors import CheckpointError, NotKnownError, UsageError
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 
 PLAIN_DTYPES = ("F16", "BF16", "F32", "F64")
 PLAIN_NAMES = ("weight", "bias")

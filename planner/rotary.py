@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.structure import Structure
 from quantplan.planner.parts import model_bits
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 
 Config = Mapping[str, Any]
 FLOAT32_BYTES = 4

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from quantplan.planner.memory_question import Attempt, MemoryQuestion, attempt
 from quantplan.tables.errors import NotKnownError, UsageError
+from quantplan.tables.record import NamedTuple
 
 SHARES = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static"}
 """Engine -> the flag that says how much of the GPU it takes."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, MemoryFlags
 from quantplan.dispatch.structure import Structure
 from quantplan.tables.memory_loading import MemoryRules
+from quantplan.tables.record import NamedTuple
 
 CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
                   "model_max_length", "max_sequence_length", "max_seq_length", "seq_len")

@@ -3,7 +3,7 @@ it prints as max_total_num_tokens."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import MemoryFlags, Note
 from quantplan.planner.budget import EngineRefusal
@@ -12,6 +12,7 @@ from quantplan.planner.sglang_cells import Cells
 from quantplan.planner.sglang_pools import Pools
 from quantplan.planner.sglang_reserve import Settings
 from quantplan.planner.weights import Weights
+from quantplan.tables.record import NamedTuple
 
 SCHEMA = "quantplan/budget/sglang/1"
 LOADING = "loading"

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.structure import TEXT, Module, Structure
 from quantplan.planner.lines import EXACT, BudgetLine, total_bytes
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Rules = Mapping[str, Any]
 Facts = Mapping[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import (
     Checkpoint,
@@ -41,6 +41,7 @@ from quantplan.planner.sglang_settings import encoder_cache, memory_facts, setti
 from quantplan.planner.stages import PARTITION, stages
 from quantplan.planner.weights import Weights, count_parameters
 from quantplan.tables.errors import EngineRefusalError, NotKnownError, UsageError
+from quantplan.tables.record import NamedTuple
 
 Table = Mapping[str, Any]
 STAGE = "memory"

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import MemoryFlags
 from quantplan.planner.sglang_cells import Cells
+from quantplan.tables.record import NamedTuple
 
 Rules = Mapping[str, Any]
 GIB = 1 << 30

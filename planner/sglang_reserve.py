@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import MemoryFlags
+from quantplan.tables.record import NamedTuple
 
 Rules = Mapping[str, Any]
 Facts = Mapping[str, Any]

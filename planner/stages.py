@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.formats import is_head
 from quantplan.dispatch.structure import Module, Structure
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 PARTITION = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION"}
 """Engine -> the variable with the layers of each stage."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Note, Tensor
 from quantplan.dispatch.formats import is_quantized
@@ -25,6 +24,7 @@ from quantplan.planner.parts import (
 from quantplan.planner.stages import WHOLE, Stage
 from quantplan.planner.weights import HEADERS, Weights, cut_modules, format_title
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Tensors = dict[str, Tensor]
 Stored = tuple[tuple[str, Tensor], ...]

@@ -7,7 +7,6 @@ kernel repacks or pads; allocator rounding and rotary tables are not part of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, MemoryFlags, Note
 from quantplan.dispatch.families import model_structure
@@ -28,6 +27,7 @@ from quantplan.planner.lines import BudgetLine, total_bytes
 from quantplan.planner.parts import format_parts, plain_parts
 from quantplan.planner.stages import WHOLE, Stage
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 HEADERS, CONFIG = "safetensors headers", "the config's sizes"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment, MemoryFlags
 from quantplan.dispatch.formats import what_if_formats
@@ -13,6 +13,7 @@ from quantplan.planner.kv_cache import KvCache, kv_cache
 from quantplan.planner.kv_layers import resolved_kv_dtype
 from quantplan.planner.loaded_weights import Loader, loaded_bytes
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 
 class WhatIf(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.checkpoint import read_checkpoint
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
@@ -14,6 +14,7 @@ from quantplan.dispatch.trace import Trace
 from quantplan.options import backend_name, checked, method_name
 from quantplan.stand_in import assumed, open_table
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 
 class Explanation(NamedTuple):

@@ -28,7 +28,8 @@ def run_budget(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     named = [engine_named(text, "--engine") for text in engines or ("vllm",)]
     questions = [{"engine": engine, "engine_version": version, **memory_asked(options),
                   **asked_of(options)} for engine, version in named]
-    found, gaps = [], []
+    found: list[Budget | SglangBudget] = []
+    gaps: list[tuple[str, NotKnownError]] = []
     for asked in questions:
         try:
             found.append(budget(options["model"], **asked))
@@ -44,12 +45,12 @@ def run_budget(engines: tuple[str, ...], options: Mapping[str, Any]) -> int:
     if options["format_"] == "json":
         views = [{**each.to_dict(), **_data(more)}
                  for each, more in zip(found, further, strict=True)]
-        views += [{**error.to_dict(), "engine": {"name": engine}} for engine, error in gaps]
+        views += [{**gap.to_dict(), "engine": {"name": engine}} for engine, gap in gaps]
         say_json(views[0] if len(views) == 1 else views)
     else:
         say("\n".join(_text(*pair) for pair in zip(found, further, strict=True)))
-        for engine, error in gaps:
-            say(f"\n{engine}: {error}")
+        for engine, gap in gaps:
+            say(f"\n{engine}: {gap}")
     if gaps:
         return gaps[0][1].exit_code
     return 0 if all(each.fits and not each.refusal for each in found) else 1

@@ -57,7 +57,8 @@ def deployment_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--quantization", "-q", metavar="METHOD", help="As the engine's flag."),
         click.option("--dtype", default="auto", metavar="DTYPE", show_default=True),
         click.option("--tp", "--tensor-parallel-size", "--tp-size", "tp",
-                     type=click.IntRange(1, 1024), default=1, show_default=True, help="Tensor parallel size."),
+                     type=click.IntRange(1, 1024), default=1, show_default=True,
+                     help="Tensor parallel size."),
     ):
         command = option(command)
     return command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.api import asked_deployment, explain, open_gpu, open_model
 from quantplan.dispatch.answers import Answer, answer
@@ -13,6 +13,7 @@ from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu
 from quantplan.options import ENGINES, checked, engine_named
 from quantplan.stand_in import assumed, open_table
 from quantplan.tables.errors import QuantplanError
+from quantplan.tables.record import NamedTuple
 
 
 class EngineAnswers(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.api import OWN_NAMES, asked_deployment, open_model
 from quantplan.dispatch.facts import Checkpoint, Deployment
@@ -16,6 +16,7 @@ from quantplan.output import say, say_json, wrapped
 from quantplan.stand_in import open_table, stand_in_notes
 from quantplan.tables.engine_loading import load_engine
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 
 class PlatformExplanation(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from quantplan.api import Explanation, explain
 from quantplan.dispatch.resolve import resolve
@@ -16,6 +16,7 @@ from quantplan.stand_in import assumed, open_table
 from quantplan.tables.engine_loading import keyed
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.table_diff import table_differences
 
 Answer = TypeVar("Answer")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Note
 from quantplan.reports.budget_gaps import Cause, causes
 from quantplan.reports.budget_terms import Term, budget_terms
 from quantplan.reports.startup_log import StartupLog
+from quantplan.tables.record import NamedTuple
 
 SCHEMA = "quantplan/budget-check/1"
 VERDICTS = {"agrees": 0, "disagrees": 1, "could not tell": 4}

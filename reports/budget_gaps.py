@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.reports.budget_terms import GIB_BYTES, Term
 from quantplan.reports.startup_log import StartupLog
+from quantplan.tables.record import NamedTuple
 
 CONTEXT_GIB = 2.0
 """More than a driver's context and NCCL take of a GPU before an engine looks at it

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.planner.lines import UNKNOWN
 from quantplan.reports.startup_log import StartupLog
+from quantplan.tables.record import NamedTuple
 
 GIB_BYTES = 2**30
 PRINTED_GIB = 0.005

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from quantplan.dispatch.joined import joined
 from quantplan.dispatch.predicates import PASS
@@ -20,6 +19,7 @@ from quantplan.dispatch.summary import (
 from quantplan.dispatch.trace import Layer, Trace
 from quantplan.reports.layer_names import short_path
 from quantplan.reports.naming import engine_words
+from quantplan.tables.record import NamedTuple
 
 LONGEST_REASON = 160
 """Characters of an engine's error that the sentence holds."""

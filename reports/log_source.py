@@ -10,9 +10,10 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterator
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 LONGEST_LOG, LONGEST_LINE = 256 * 2**20, 256 * 2**10
 """Bytes read of a log, unpacked, and of one line: a start-up is over long before."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from quantplan.dispatch.facts import LIB_STATES, Checkpoint, Deployment, Gpu
 from quantplan.dispatch.trace import Trace
+from quantplan.tables.record import NamedTuple
 
 
 class Shown(NamedTuple):

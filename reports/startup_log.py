@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Note
 from quantplan.reports.log_fields import log_fields
 from quantplan.reports.log_source import LogEndError, LogLine, clean_line, log_lines
 from quantplan.tables.log_rows import log_table
+from quantplan.tables.record import NamedTuple
 
 ENGINES = ("vllm", "sglang")
 VLLM_WORKER = re.compile(r"\((?P<name>[A-Za-z][\w.-]{0,60}) pid=\d+(?:, ip=[\w.:-]+)?\)")

@@ -6,11 +6,12 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.tables.coverage_rows import is_base_row
 from quantplan.tables.engine_source import EngineSource
 from quantplan.tables.overlay import item_name
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.symbols import definitions, symbol_hash, text_hash
 
 CLASS_NAME = re.compile(r"[A-Z]\w*[a-z]\w*")

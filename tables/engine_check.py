@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from quantplan.tables.citations import (
     Citation,
@@ -21,6 +20,7 @@ from quantplan.tables.citations import (
 )
 from quantplan.tables.engine_source import EngineSource
 from quantplan.tables.load import read_table, table_names
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.symbols import definitions
 from quantplan.tables.tuned_rows import wrong_tuned_files
 from quantplan.tables.versions import default_version, engines

@@ -7,9 +7,9 @@ import re
 import zipfile
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 ROOTS = {"sglang": "srt/"}
 """Engine -> the folder of its package that sources are relative to, where it is not the whole."""

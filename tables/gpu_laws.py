@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.tables.gpu_rows import FIGURE_NAMES, GPU_FILES, lookup_key
 from quantplan.tables.load import read_table
 from quantplan.tables.name_laws import not_kebab, spellings, used_twice
+from quantplan.tables.record import NamedTuple
 
 CAPABILITIES = ("7.0", "7.2", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0",
                 "12.0", "12.1")

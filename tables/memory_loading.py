@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.load import read_table
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.versions import version_key
 
 Facts = Mapping[str, Any]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.tables.family_loading import families_by_architecture
 from quantplan.tables.load import read_table
 from quantplan.tables.model_rows import MODEL_FILES
 from quantplan.tables.name_laws import not_kebab, used_twice
+from quantplan.tables.record import NamedTuple
 
 POSITIVE_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
                   "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.tables.errors import TableError
+from quantplan.tables.record import NamedTuple
 from quantplan.tables.schema import Field, Row
 
 OPERATION_FIELDS: Row = {

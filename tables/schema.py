@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
 
 from quantplan.tables.errors import TableError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, "Field"]
 

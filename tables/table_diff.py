@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.tables.load import chain_names, read_table
 from quantplan.tables.overlay import item_name, path_steps
+from quantplan.tables.record import NamedTuple
 
 IDENTITY = ("engine", "version", "default", "extends", "released", "wheel", "covers", "changes")
 """Fields that say which version a table is of, not what it does."""

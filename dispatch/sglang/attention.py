@@ -5,7 +5,7 @@ of the table in the engine's order (arg_groups/attention_hook.py, model_hook.py,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.candidates import alternatives, listed_candidate, mark_considered
 from quantplan.dispatch.environment import library_facts
@@ -14,6 +14,7 @@ from quantplan.dispatch.predicates import PASS, applies, fill, holds
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.trace import Candidate, Selection, Step, refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 UNSET = "None"

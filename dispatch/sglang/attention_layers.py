@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.predicates import PASS, applies, fill
@@ -13,6 +13,7 @@ from quantplan.dispatch.sglang.dtypes import kv_dtype
 from quantplan.dispatch.sglang.serving import Serving
 from quantplan.dispatch.trace import Candidate, Finding, Layer, Selection, Step, refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 

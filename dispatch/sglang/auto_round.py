@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.sglang import awq, gptq
@@ -19,6 +19,7 @@ from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.names import marlin_serves
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/auto_round.py:AutoRoundConfig"
 BITS = (8, 2, 3, 4)

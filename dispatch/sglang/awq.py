@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import (
@@ -17,6 +17,7 @@ from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/awq/awq.py:AWQConfig"
 SCHEME = "layers/quantization/awq/schemes/awq_linear.py:AWQLinearScheme.create_weights"

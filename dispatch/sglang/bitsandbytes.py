@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.fields import Config, names
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/bitsandbytes.py:BitsAndBytesConfig"
 EXPERTS = "layers/quantization/bitsandbytes.py:BitsAndBytesMoEMethod._create_weights_8bit"

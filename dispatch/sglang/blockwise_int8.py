@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.sglang import fp8
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need
 from quantplan.dispatch.sglang.ignore import is_skipped
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/blockwise_int8.py:BlockInt8Config"
 METHOD = "layers/quantization/blockwise_int8.py:BlockInt8LinearMethod.__init__"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.ct_args import Args, read_args
 from quantplan.dispatch.sglang import mxfp4
@@ -17,6 +17,7 @@ from quantplan.dispatch.sglang.fields import Config, given, names
 from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/compressed_tensors/compressed_tensors.py:CompressedTensorsConfig"
 HEAD = "ParallelLMHead"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.environment import library_facts, variable_facts
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
 from quantplan.dispatch.predicates import holds
 from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import Module, Structure
+from quantplan.tables.record import NamedTuple
 
 Table = Mapping[str, Any]
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch import blocks
 from quantplan.dispatch.ct_args import Args, Default, argument_facts
@@ -15,6 +15,7 @@ from quantplan.dispatch.sglang.operators import unfit
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 FOLDER = "layers/quantization/compressed_tensors"
 SOURCE = f"{FOLDER}/compressed_tensors.py:CompressedTensorsConfig"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
 from quantplan.dispatch.sglang.operators import chosen
@@ -12,6 +12,7 @@ from quantplan.dispatch.sglang.runners import check_runner_made
 from quantplan.dispatch.sglang.serving import Serving
 from quantplan.dispatch.trace import Layer, refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 LAYER = "layers/moe/fused_moe_triton/layer.py:FusedMoE.__init__"
 PADDED_UNDER = ("flashinfer_trtllm", "flashinfer_trtllm_routed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from quantplan.dispatch.facts import Checkpoint, Gpu, capability_family
 from quantplan.dispatch.predicates import FAIL, evaluate
@@ -11,6 +10,7 @@ from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.names import UNQUANT
 from quantplan.dispatch.sglang.unheeded import unheeded
 from quantplan.dispatch.trace import SEVERITIES, EngineError, Finding, Layer, Method
+from quantplan.tables.record import NamedTuple
 
 MXFP4 = "Mxfp4MoEMethod"
 WEIGHT_ONLY = "apply_fp8_marlin_linear"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch import blocks
 from quantplan.dispatch.predicates import FAIL, evaluate
@@ -20,6 +20,7 @@ from quantplan.dispatch.sglang.operators import chosen, unfit
 from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/fp8.py:Fp8Config"
 SHAPES = "layers/quantization/fp8.py:Fp8LinearMethod.validate_block_quant_shapes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
@@ -11,6 +11,7 @@ from quantplan.dispatch.sglang.experts import Experts, check_backend_is_auto
 from quantplan.dispatch.sglang.fields import Config, given, need, whole
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/gptq/gptq.py:GPTQMarlinConfig"
 EXPERTS = "hardware_backend/gpu/quantization/gptq_kernels.py:GPTQMarlinMoEKernel.create_moe_runner"

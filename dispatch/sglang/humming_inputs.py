@@ -4,7 +4,7 @@ ask when they first run (kernel/humming.py:HummingKernel.check_dtype, check_scal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.humming_numbers import E4M3, E8M0, Input, Number, Weight, number
 from quantplan.dispatch.humming_schemas import (
@@ -18,6 +18,7 @@ from quantplan.dispatch.humming_schemas import (
 )
 from quantplan.tables.errors import NotKnownError
 from quantplan.tables.mode_rows import modes
+from quantplan.tables.record import NamedTuple
 
 FP8_FROM, INT4_FROM = 89, 80
 """The first capabilities that BaseInputSchema.get_fallback_input_dtype keeps FP8 and INT4 on."""

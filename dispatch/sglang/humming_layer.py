@@ -5,7 +5,7 @@ HummingMoEMethod)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from quantplan.dispatch import blocks
 from quantplan.dispatch.humming_numbers import Input, Weight
@@ -22,6 +22,7 @@ from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.humming_inputs import Given, activations, facts_of
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 T = TypeVar("T")
 SOURCE = "layers/quantization/humming.py"

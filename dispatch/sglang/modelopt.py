@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import PADDED_UNDER, Experts, unquantized_experts
@@ -14,6 +14,7 @@ from quantplan.dispatch.sglang.names import own_config
 from quantplan.dispatch.sglang.renames import all_renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptFp8Config.from_config"
 LANGUAGE = "language_model."

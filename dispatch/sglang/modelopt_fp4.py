@@ -4,7 +4,7 @@ what --quantization modelopt_fp4 makes of others: dense layers keep what they ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.sglang import nvfp4_online
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
@@ -17,6 +17,7 @@ from quantplan.dispatch.sglang.nvfp4_online import OnlineFields
 from quantplan.dispatch.shard import whole_pieces
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptFp4Config.from_config"
 SHAPES = "layers/quantization/modelopt_quant.py:{}.create_weights"

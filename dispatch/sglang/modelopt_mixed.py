@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.sglang import fp8, modelopt, modelopt_fp4, mxfp8
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
@@ -17,6 +17,7 @@ from quantplan.dispatch.sglang.modelopt_fp4 import Fp4Fields
 from quantplan.dispatch.sglang.renames import renamed
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/modelopt_quant.py:ModelOptMixedPrecisionConfig"
 EMBEDDING = "layers/quantization/modelopt_quant.py:ModelOptNvFp4EmbeddingMethod"

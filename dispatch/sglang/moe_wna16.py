@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.sglang import awq, gptq
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts, wna16_experts
 from quantplan.dispatch.sglang.fields import Config, given, names, need, whole
 from quantplan.dispatch.sglang.names import marlin_serves
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/moe_wna16.py:MoeWNA16Config.get_quant_method"
 NO_EMBEDDING = (

@@ -4,13 +4,14 @@ user's word (configs/model_config.py:ModelConfig._verify_quantization)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.fields import is_fp8_scheme
 from quantplan.dispatch.trace import Step, refuse
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 Config = Mapping[str, Any]
 DESCRIPTION = "quant_model_description.json"

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.sglang import fp8
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.experts import Experts, unquantized_experts
@@ -13,6 +11,7 @@ from quantplan.dispatch.sglang.fp8 import Fp8Fields
 from quantplan.dispatch.sglang.ignore import both_forms, is_skipped
 from quantplan.dispatch.sglang.modelopt import is_excluded
 from quantplan.dispatch.sglang.nvfp4_experts import ONLINE, nvfp4_experts
+from quantplan.tables.record import NamedTuple
 
 PER_TOKEN = "nvfp4_online"
 """The method whose activations have a scale per token; under modelopt_fp4 they have one."""

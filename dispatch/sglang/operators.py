@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.candidates import alternatives, listed_candidate, mark_considered
 from quantplan.dispatch.predicates import FAIL, PASS, UNKNOWN, Facts, evaluate, fill
 from quantplan.dispatch.sglang.context import Context, Site, Table
 from quantplan.dispatch.trace import Finding, Refusal, Selection, refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 

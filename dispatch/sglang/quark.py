@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.sglang import fp8
 from quantplan.dispatch.sglang.context import NO_EXCHANGE, Assignment, Context, Site, unquantized
@@ -12,6 +12,7 @@ from quantplan.dispatch.sglang.fp8 import Fp8Fields
 from quantplan.dispatch.sglang.quark_names import Named, layer_config, with_quark_leaves
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "layers/quantization/quark/quark.py:QuarkConfig"
 FP8 = "fp8_e4m3"

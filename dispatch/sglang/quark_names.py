@@ -5,13 +5,13 @@ QuarkConfig._find_matched_config) and which layers `exclude` leaves alone
 from __future__ import annotations
 
 from fnmatch import fnmatch
-from typing import NamedTuple
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.sglang.context import Context
 from quantplan.dispatch.sglang.fields import Config, sub
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 CONFIG = "layers/quantization/quark/quark.py:QuarkConfig._find_matched_config"
 IGNORE = "layers/quantization/quark/utils.py:should_ignore_layer"

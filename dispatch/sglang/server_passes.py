@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.sglang.context import Table
 from quantplan.dispatch.sglang.names import UNQUANT, quantization_config
 from quantplan.dispatch.trace import Refusal, refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 NO_RULE: Row = {}

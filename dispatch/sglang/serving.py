@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.sglang.config_source import class_config
 from quantplan.dispatch.sglang.context import Assignment, Context, Site
 from quantplan.dispatch.sglang.names import NamedMethod
 from quantplan.dispatch.trace import refuse
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 GATES = "model_loader/loader.py:_get_quantization_config"

@@ -3,13 +3,12 @@ checkpoint says (layers/quantization/w8a8_fp8.py, w8a8_int8.py)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.sglang.context import Assignment, Context, Site, unquantized
 from quantplan.dispatch.sglang.ct_names import is_ignored
 from quantplan.dispatch.sglang.experts import Experts
 from quantplan.dispatch.sglang.fields import Config, names, need
 from quantplan.dispatch.trace import refuse
+from quantplan.tables.record import NamedTuple
 
 FP8 = "w8a8_fp8"
 NO_EXPERTS = (

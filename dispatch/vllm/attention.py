@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import Layer, Refusal, Selection, Step, refuse
@@ -17,6 +17,7 @@ from quantplan.dispatch.vllm.context import Context, Site
 from quantplan.dispatch.vllm.mla import prefill_backend
 from quantplan.dispatch.vllm.serving import Serving
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 HEADS_SOURCE = "model_executor/layers/attention/attention.py:Attention"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Assignment, Context, Site, trait
@@ -16,6 +16,7 @@ from quantplan.dispatch.vllm.integers import (
     marlin_unsupported,
 )
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/auto_awq.py:AutoAWQConfig"
 ALIGN_SOURCE = (

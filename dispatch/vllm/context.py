@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.environment import library_facts, variable_facts
 from quantplan.dispatch.facts import Checkpoint, Deployment, Gpu, capability_family
@@ -11,6 +11,7 @@ from quantplan.dispatch.shard import Shard
 from quantplan.dispatch.structure import TEXT, Module, Structure
 from quantplan.dispatch.trace import Finding
 from quantplan.tables.engine_loading import versions_with
+from quantplan.tables.record import NamedTuple
 
 Table = Mapping[str, Any]
 FP8_TENSOR_CORES_MIN = 89

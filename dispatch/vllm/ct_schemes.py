@@ -4,12 +4,13 @@ that fits (compressed_tensors.py:CompressedTensorsConfig._get_scheme_from_parts)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.ct_args import Args, argument_facts
 from quantplan.dispatch.predicates import applies
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table, trait
+from quantplan.tables.record import NamedTuple
 
 SOURCE = ("model_executor/layers/quantization/compressed_tensors/compressed_tensors.py:"
           "CompressedTensorsConfig._get_scheme_from_parts")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.ct_schemes import Group
 from quantplan.dispatch.vllm.ct_transforms import Transform
 from quantplan.dispatch.vllm.ignore import find_target, is_ignored
+from quantplan.tables.record import NamedTuple
 
 
 class CtFields(NamedTuple):

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.trace import Finding, refuse
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.record import NamedTuple
 
 FOLDER = "model_executor/layers/quantization/compressed_tensors/transform"
 SOURCE = f"{FOLDER}/linear.py:CompressedTensorsLinearTransformMethod"

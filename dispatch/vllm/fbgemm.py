@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from quantplan.dispatch.vllm import fp8
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, names, need
 from quantplan.dispatch.vllm.ignore import is_skipped
+from quantplan.tables.record import NamedTuple
 
 
 class FbgemmFields(NamedTuple):

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch import blocks
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
 from quantplan.dispatch.vllm.ignore import is_skipped
 from quantplan.dispatch.vllm.integers import marlin_input_dtype
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/fp8.py:Fp8Config"
 SHAPE_SOURCE = (

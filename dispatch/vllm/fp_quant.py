@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, names, need
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/fp_quant.py:FPQuantLinearMethod.create_weights"
 FORWARD_DTYPES = ("mxfp4", "nvfp4")

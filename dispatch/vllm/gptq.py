@@ -4,7 +4,7 @@ utils/gptq_utils.py)."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.trace import refuse
@@ -19,6 +19,7 @@ from quantplan.dispatch.vllm.integers import (
     marlin_unsupported,
     whole_scales,
 )
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/auto_gptq.py:AutoGPTQConfig"
 ACT_ORDER = "grouped_act_order"

@@ -5,7 +5,7 @@ humming 0.1.17 schema/humming.py:is_humming_schema_compatible)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.humming_numbers import (
     E3M4,
@@ -17,6 +17,7 @@ from quantplan.dispatch.humming_numbers import (
     Weight,
     number,
 )
+from quantplan.tables.record import NamedTuple
 
 Rules = Mapping[str, Any]
 """The `humming` row of an engine table."""

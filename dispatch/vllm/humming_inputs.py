@@ -4,7 +4,6 @@ tensors of a layer raises."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from quantplan.dispatch.humming_numbers import Input
 from quantplan.dispatch.humming_schemas import (
@@ -17,6 +16,7 @@ from quantplan.dispatch.humming_schemas import (
     fields_of,
     number_format,
 )
+from quantplan.tables.record import NamedTuple
 
 
 class Given(NamedTuple):

@@ -4,7 +4,7 @@ raises, and what it computes (model_executor/layers/quantization/humming.py)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from quantplan.dispatch.humming_numbers import Input, Weight, number
 from quantplan.dispatch.humming_schemas import Fault, Stored, weight_schema
@@ -14,6 +14,7 @@ from quantplan.dispatch.vllm.humming_activation import Asked, activation
 from quantplan.dispatch.vllm.humming_findings import METHOD
 from quantplan.dispatch.vllm.humming_inputs import Given, check_tensors, input_schema
 from quantplan.tables.errors import NotKnownError
+from quantplan.tables.record import NamedTuple
 
 Config = Mapping[str, Any]
 T = TypeVar("T")

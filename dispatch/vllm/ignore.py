@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from typing import NamedTuple
 
 from quantplan.dispatch.expressions import search
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.targets import fused_target, named_target
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table, trait
+from quantplan.tables.record import NamedTuple
 
 Packed = Mapping[str, Sequence[str]]
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.expressions import finds
 from quantplan.dispatch.trace import Refusal, refuse
@@ -13,6 +13,7 @@ from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.ct_layers import mxfp4_quant
 from quantplan.dispatch.vllm.inc_config import Group, IncFields, check, group_size, read
 from quantplan.dispatch.vllm.integers import integer_quant, marlin_input_dtype, marlin_unsupported
+from quantplan.tables.record import NamedTuple
 
 __all__ = ["IncLayer", "assign", "check", "layer_config", "read"]
 SCHEMES = "model_executor/layers/quantization/inc/schemes"

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.fields import Config, bad_config, need
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 Group = int | tuple[int, int]

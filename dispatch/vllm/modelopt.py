@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.predicates import FAIL, evaluate
 from quantplan.dispatch.shard import whole_pieces
@@ -16,6 +16,7 @@ from quantplan.dispatch.vllm.modelopt_blocks import block_layer
 from quantplan.dispatch.vllm.modelopt_config import check_owned, declared
 from quantplan.dispatch.vllm.modelopt_mixed import Mixed, mixed_algo, read_mixed
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 GROUP_SIZE = 16
 SOURCE = "model_executor/layers/quantization/modelopt.py:ModelOptLinearMethod.create_weights"

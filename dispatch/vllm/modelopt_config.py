@@ -4,12 +4,13 @@ hf_quant_config.json, with everything under "quantization"."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.predicates import fill
 from quantplan.dispatch.vllm.context import Table
 from quantplan.dispatch.vllm.fields import Config, bad_config
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/modelopt.py:ModelOptQuantConfigBase.from_config"
 

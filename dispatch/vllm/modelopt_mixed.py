@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table
 from quantplan.dispatch.vllm.fields import Config, bad_config
 from quantplan.dispatch.vllm.ignore import Packed
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/modelopt.py:ModelOptMixedPrecisionConfig"
 GROUP_SIZE = 16

@@ -3,13 +3,14 @@ built anew from the raw config (model_executor/layers/quantization/moe_wna16.py)
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint
 from quantplan.dispatch.trace import EngineError, Refusal
 from quantplan.dispatch.vllm import awq, gptq
 from quantplan.dispatch.vllm.context import Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, bad_config, names, need
+from quantplan.tables.record import NamedTuple
 
 
 class MoeWna16Fields(NamedTuple):

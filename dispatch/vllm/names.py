@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.dispatch.trace import Step, refuse
@@ -15,6 +15,7 @@ from quantplan.dispatch.vllm.quant_config import (
     rewritten,
     served_config,
 )
+from quantplan.tables.record import NamedTuple
 
 
 class NamedMethod(NamedTuple):

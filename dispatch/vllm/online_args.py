@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.config_file import kind
 from quantplan.dispatch.expressions import compiled
@@ -12,6 +12,7 @@ from quantplan.dispatch.facts import Deployment
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import Table
 from quantplan.tables.errors import CheckpointError, UsageError
+from quantplan.tables.record import NamedTuple
 
 OPTION = "--quantization-config"
 SOURCE = "config/quantization.py:QuantizationConfigArgs"

@@ -4,7 +4,6 @@ nothing, and those that name one leaf of a fused layer and take all of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from quantplan.dispatch.structure import Module
 from quantplan.dispatch.targets import matches
@@ -12,6 +11,7 @@ from quantplan.dispatch.trace import Finding, Layer
 from quantplan.dispatch.vllm.context import Context
 from quantplan.dispatch.vllm.ignore import is_excluded
 from quantplan.dispatch.vllm.quant_config import quantization_config
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "quantization config"
 DYNAMIC_SOURCE = "model_executor/layers/quantization/utils/gptq_utils.py:get_dynamic_override"

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch, fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.fields import Config, bad_config
 from quantplan.tables.errors import CheckpointError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/quark/quark.py:QuarkConfig"
 Rule = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from quantplan.dispatch.renames import renamed
 from quantplan.dispatch.trace import Selection, refuse
@@ -14,6 +14,7 @@ from quantplan.dispatch.vllm.context import Assignment, Context, Site, at_site
 from quantplan.dispatch.vllm.fields import check_kinds, names
 from quantplan.dispatch.vllm.names import NamedMethod, class_of
 from quantplan.dispatch.vllm.online_args import OnlineArgs, check_some, given_args, served_args
+from quantplan.tables.record import NamedTuple
 
 if TYPE_CHECKING:
     from quantplan.dispatch.vllm.experts.plan import Experts, Plan

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.trace import refuse
 from quantplan.dispatch.vllm.context import FP8_TENSOR_CORES_MIN, Assignment, Context, Site
 from quantplan.dispatch.vllm.fields import Config, bad_config, names
 from quantplan.tables.errors import CheckpointError, NotKnownError
+from quantplan.tables.record import NamedTuple
 
 SOURCE = "model_executor/layers/quantization/torchao.py"
 PER_MODULE = ("ModuleFqnToConfig", "FqnToConfig")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.facts import Checkpoint, Deployment
 from quantplan.oracle.flags import engine_flags, option_names
 from quantplan.oracle.stored import assumed_headers
 from quantplan.tables.errors import UsageError
+from quantplan.tables.record import NamedTuple
 
 SHOWN_HEADERS = ("vllm",)
 """Engines that read headers which our answer takes for granted."""

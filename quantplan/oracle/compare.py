@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.reports.explain_view import EXPERT
+from quantplan.tables.record import NamedTuple
 
 TOLD_BY_SOME = ("act", "fused", "kernel_backend", "moe_runner_backend")
 """Fields of a layer that are compared where the engine's worker tells them."""

@@ -12,9 +12,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.reports.naming import ENGINE_NAMES
+from quantplan.tables.record import NamedTuple
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker")
 START_LIMIT_S = 300.0

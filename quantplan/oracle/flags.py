@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.api import explain
 from quantplan.dispatch.sglang.flags import VLLM_ONLY
 from quantplan.dispatch.vllm.flags import SGLANG_ONLY
+from quantplan.tables.record import NamedTuple
 
 QUESTION = frozenset({
     "model", "engine", "engine_version", "assume_nearest", "gpu", "capability", "env", "libs",

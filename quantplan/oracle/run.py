@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.api import explain
 from quantplan.dispatch.environment import library_facts
@@ -16,6 +16,7 @@ from quantplan.oracle.cases import Case
 from quantplan.oracle.compare import Difference, differences
 from quantplan.oracle.engine_process import EngineProcess, Where
 from quantplan.tables.errors import NotKnownError, QuantplanError
+from quantplan.tables.record import NamedTuple
 
 AGREE, REFUSED, EXPLAINED, DISAGREE = "agree", "refused", "explained", "disagree"
 GAP, UNTOLD = "gap", "untold"

@@ -38,7 +38,7 @@ def main(runs: int) -> None:
             "quantplan explain FOLDER": [python, "-m", "quantplan", "explain", model,
                                          "--gpu", "a100-80g"],
             "quantplan budget FOLDER": [python, "-m", "quantplan", "budget", model,
-                                        "--gpu-mem", "24GiB"],
+                                        "--gpu-mem", "24GiB", "--max-model-len", "8192"],
         }
         times: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(runs):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.candidates import promote
 from quantplan.dispatch.predicates import applies, fill
 from quantplan.dispatch.trace import Step
 from quantplan.dispatch.vllm.experts.plan import NO_KEY
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 Facts = Mapping[str, Any]

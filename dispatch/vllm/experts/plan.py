@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.vllm.context import Context, Site
+from quantplan.tables.record import NamedTuple
 
 Facts = Mapping[str, Any]
 NO_KEY = "None"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantplan.dispatch.candidates import alternatives, verdict_of
 from quantplan.dispatch.predicates import PASS, Check, evaluate, fill
 from quantplan.dispatch.trace import Candidate, Selection
 from quantplan.dispatch.vllm.experts.order import BackendError, Order, order
 from quantplan.dispatch.vllm.experts.plan import Facts, Plan
+from quantplan.tables.record import NamedTuple
 
 Row = Mapping[str, Any]
 WITHOUT = "NONE"
