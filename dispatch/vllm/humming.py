@@ -8,6 +8,7 @@ from typing import Any
 
 from quantplan.dispatch.environment import readable
 from quantplan.dispatch.expressions import search
+from quantplan.dispatch.humming_config import group_part, is_skipped
 from quantplan.dispatch.predicates import Unreadable
 from quantplan.dispatch.renames import rename
 from quantplan.dispatch.trace import refuse
@@ -97,7 +98,7 @@ def _layer(config: Config, part: str, context: Context, site: Site) -> Config | 
     if _skipped(config, context, site):
         return None
     if config["quant_method"] in GROUPED:
-        group = _group(config, part, site)
+        group = group_part(config, part, lambda held, name: _need(held, name, site))
         if group is None:
             return None
         config = group
@@ -117,30 +118,10 @@ def _skipped(config: Config, context: Context, site: Site) -> bool:
     path = site.path
     # Each model class replaces the mapper of the one around it (HummingConfig.apply_vllm_mapper).
     renamed = [rename(name, context.structure.renames[-1:]) for name in names]
-    if any(search(name[3:], path) if name.startswith("re:") else name in path for name in renamed):
-        return True
-    if "lm_head" in path:
-        return True
-    rules = config.get("dynamic", {})
-    if rules is None:
-        raise refuse("layer assignment", "TypeError", "'NoneType' object is not iterable",
-                     site.blamed,
-                     f"{SOURCE}:HummingConfig.is_layer_skipped",
-                     hint="Remove the empty field dynamic from the quantization config.")
-    return any(rule[:1] == "-" and search(rule[2:], path) for rule in rules)
-
-
-def _group(config: Config, part: str, site: Site) -> Config | None:
-    """Return a part of the first group for Linear with what the whole config says of all of them
-    (compressed_tensors_get_config)."""
-    for group in _need(config, "config_groups", site).values():
-        if "Linear" in _need(group, "targets", site):
-            if "weights" not in group or group.get(part) is None:
-                return None
-            added = "format" if config["quant_method"] == "compressed-tensors" else "quant_algo"
-            return {**group[part], "quant_method": config["quant_method"],
-                    added: _need(config, added, site)}
-    return None
+    return is_skipped(config, renamed, path, search, lambda: refuse(
+        "layer assignment", "TypeError", "'NoneType' object is not iterable", site.blamed,
+        f"{SOURCE}:HummingConfig.is_layer_skipped",
+        hint="Remove the empty field dynamic from the quantization config."))
 
 
 def _need(config: Config, name: str, site: Site) -> Any:
