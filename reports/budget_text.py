@@ -40,7 +40,8 @@ def _verdict(budget: Budget) -> str:
                 f"{gib(budget.missing_bytes)} GiB are missing for {_least(budget)}.")
     most = "at most " if budget.is_upper_bound else ""
     shorter = budget.refusal is not None and budget.refusal.is_too_long
-    return (f"{subject} fits {share} with vLLM {budget.version}{SHORTER if shorter else ''}: "
+    fits = "would fit" if budget.refusal else "fits"
+    return (f"{subject} {fits} {share} with vLLM {budget.version}{SHORTER if shorter else ''}: "
             f"{most}{gib(budget.kv_bytes)} GiB of KV cache, {budget.kv_tokens:,} tokens, "
             f"{budget.max_concurrency:.2f} requests of {budget.max_model_len:,} tokens; the "
             f"largest --max-model-len is {budget.largest_context:,}.")

@@ -38,7 +38,8 @@ def _verdict(budget: SglangBudget) -> str:
     share = f"{gib(budget.memory.bytes)} GiB at --mem-fraction-static {_fraction(budget)}"
     if not budget.fits:
         return f"{subject} does not fit {share}: {gib(budget.missing_bytes)} GiB are missing."
-    return (f"{subject} fits {share}: max_total_num_tokens={budget.kv_tokens:,}, "
+    fits = "would fit" if budget.refusal else "fits"
+    return (f"{subject} {fits} {share}: max_total_num_tokens={budget.kv_tokens:,}, "
             f"max_running_requests={budget.pools.requests:,}.")
 
 
