@@ -9,6 +9,7 @@ from typing import Any
 from quantplan.planner.kv_groups import Group, form_groups
 from quantplan.planner.kv_layers import indexed
 from quantplan.planner.kv_spec import Spec, Use
+from quantplan.planner.stages import stages
 from quantplan.tables.record import NamedTuple
 
 GIB_BYTES = 2**30
@@ -128,17 +129,8 @@ def make_pool(
 
 def _stages(layers: Mapping[str, Spec], pp: int, num_layers: int) -> list[set[str]]:
     """Return the layers of each pipeline stage; a draft's are on the last one."""
-    ends = stage_ends(num_layers, pp)
+    ends = [stage.end or num_layers for stage in stages(num_layers, pp)]
     found: list[set[str]] = [set() for _ in ends]
     for name, index in indexed(layers):
         found[next((i for i, end in enumerate(ends) if index < end), pp - 1)].add(name)
     return [names for names in found if names]
-
-
-def stage_ends(num_layers: int, pp: int) -> list[int]:
-    """Return the layer behind the last one of each stage: odd ones go to the last stages but one
-    (vllm distributed/utils.py:get_pp_indices)."""
-    counts = [num_layers // pp] * pp
-    for i in range(2, num_layers % pp + 2):
-        counts[-i] += 1
-    return [sum(counts[:i + 1]) for i in range(pp)]

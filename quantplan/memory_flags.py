@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quantplan.dispatch.facts import AUTO_LENGTH, MemoryFlags
+from quantplan.reports.naming import ENGINE_NAMES
 from quantplan.tables.errors import UsageError
 
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -31,7 +32,6 @@ OTHERS: Mapping[str, Mapping[str, str | None]] = {
                "dcp": None, "speculative_config": "--speculative-algorithm",
                "limit_mm_per_prompt": None}}
 """Engine -> memory flags that it does not have -> what it has in their place."""
-TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 _FORM = re.compile(r"([0-9]{1,15})(\.[0-9]{1,15})?([kKmMgGtT]?)")
 
 
@@ -47,7 +47,7 @@ def check_engine(flags: MemoryFlags, engine: str) -> None:
     """Raise UsageError for a memory flag that the engine does not have."""
     for name, own in OTHERS[engine].items():
         if getattr(flags, name) != getattr(MemoryFlags(), name):
-            flag, title = f"--{name.replace('_', '-')}", TITLES[engine]
+            flag, title = f"--{name.replace('_', '-')}", ENGINE_NAMES[engine]
             raise UsageError(f"{flag} with {title}", wanted=f"flags of {title}",
                              hint=f"{title} has {own}." if own else f"Drop {flag}.")
 

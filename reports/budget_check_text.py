@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from quantplan.reports.budget_check import BudgetCheck
 from quantplan.reports.budget_terms import Term
 from quantplan.reports.columns import columns
+from quantplan.reports.notes_text import notes_text
 
 WORDS = {True: "agrees", False: "disagrees", None: "not predicted"}
 
@@ -25,8 +26,7 @@ def _sections(check: BudgetCheck) -> Iterator[str]:
         yield "Causes\n" + "\n".join(
             f"  {cause.term + ': ' if cause.term else ''}{cause.message}" for cause in check.causes)
     if check.notes:
-        yield "\n".join(f"note: {note.message}." + (f" {note.hint}" if note.hint else "")
-                        for note in check.notes)
+        yield notes_text(check.notes)
 
 
 def _verdict(check: BudgetCheck) -> str:

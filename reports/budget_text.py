@@ -9,6 +9,7 @@ from quantplan.planner.lines import EXACT, UNKNOWN, BudgetLine
 from quantplan.planner.segments import bar_of
 from quantplan.reports.columns import columns
 from quantplan.reports.memory_bar import PICTURE, memory_bars
+from quantplan.reports.notes_text import notes_text, refusal_text
 from quantplan.reports.sizes_text import gb, gib, kib
 
 
@@ -19,8 +20,7 @@ def budget_text(budget: Budget) -> str:
 
 def _sections(budget: Budget) -> Iterator[str]:
     if budget.refusal:
-        hint = f"\n  next: {budget.refusal.hint}" if budget.refusal.hint else ""
-        yield f"{budget.refusal.line()}{hint}"
+        yield refusal_text(budget.refusal)
     yield _verdict(budget)
     yield memory_bars((bar_of(budget),), PICTURE)
     yield _terms(budget)
@@ -28,8 +28,7 @@ def _sections(budget: Budget) -> Iterator[str]:
     if budget.what_if:
         yield _what_if(budget)
     if budget.notes:
-        yield "\n".join(f"note: {note.message}." + (f" {note.hint}" if note.hint else "")
-                        for note in budget.notes)
+        yield notes_text(budget.notes)
 
 
 def _verdict(budget: Budget) -> str:

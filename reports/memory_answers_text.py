@@ -11,6 +11,7 @@ from quantplan.planner.gpu_fit import Fit
 from quantplan.planner.levers import Lever
 from quantplan.planner.searches import Users
 from quantplan.reports.columns import columns
+from quantplan.reports.naming import engine_named
 from quantplan.reports.sizes_text import gib
 
 
@@ -72,11 +73,8 @@ def fits_text(fits: Sequence[Fit]) -> str:
     rows = [[name, gib(next(iter(found.values())).gpu.memory_bytes or 0),
              *(_fit_words(found[engine]) for engine in engines)]
             for name, found in by_gpu.items()]
-    header = ["GPU", "GiB", *(f"{ENGINES[name]} {version}" for name, version in engines)]
+    header = ["GPU", "GiB", *(engine_named(name, version) for name, version in engines)]
     return "KV tokens of one rank's GPU\n" + columns(rows, header, "lr")
-
-
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 def fits_data(fits: Sequence[Fit]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from quantplan.planner.segments import bar_of
 from quantplan.planner.sglang_budget import SglangBudget
 from quantplan.reports.columns import columns
 from quantplan.reports.memory_bar import PICTURE, memory_bars
+from quantplan.reports.notes_text import notes_text, refusal_text
 from quantplan.reports.sizes_text import gib, kib
 
 
@@ -19,8 +20,7 @@ def sglang_budget_text(budget: SglangBudget) -> str:
 
 def _sections(budget: SglangBudget) -> Iterator[str]:
     if budget.refusal:
-        hint = f"\n  next: {budget.refusal.hint}" if budget.refusal.hint else ""
-        yield f"{budget.refusal.line()}{hint}"
+        yield refusal_text(budget.refusal)
     yield _verdict(budget)
     yield memory_bars((bar_of(budget),), PICTURE)
     yield _memory(budget)
@@ -28,8 +28,7 @@ def _sections(budget: SglangBudget) -> Iterator[str]:
     yield _pools(budget)
     yield _settings(budget)
     if budget.notes:
-        yield "\n".join(f"note: {note.message}." + (f" {note.hint}" if note.hint else "")
-                        for note in budget.notes)
+        yield notes_text(budget.notes)
 
 
 def _verdict(budget: SglangBudget) -> str:
